@@ -1,5 +1,7 @@
-// Save and cold load of a 135M model's training state (weights, m, v in fp32: 12 bytes a parameter) beside what the disk gives.
-//   mpirun -n 2 build/release/perf/perf_checkpoint --dir FOLDER [--repetitions 5] [--layers 30] [--collective]
+// Save and cold load of a 135M model's training state (weights, m, v in fp32: 12 bytes a parameter)
+// beside what the disk gives.
+//   mpirun -n 2 build/release/perf/perf_checkpoint --dir FOLDER [--repetitions 5] [--layers 30]
+//   [--collective]
 // --collective also writes the same datasets by collective HDF5, the usual way, as a peer.
 #include <fcntl.h>
 #include <hdf5.h>
@@ -57,7 +59,8 @@ struct Model {
   checkpoint::Content content;
   std::vector<std::vector<float>> storage;
   int64_t bytes = 0;
-  int64_t largest_stage = 0;  // bytes of this rank in the three arrays: the embedding, as in ckpt.copy_aside = "stage"
+  int64_t largest_stage =
+      0;  // bytes of this rank in the three arrays: the embedding, as in ckpt.copy_aside = "stage"
 };
 
 Model make_model(const comm::CommView& world, int64_t layers) {
@@ -67,13 +70,16 @@ Model make_model(const comm::CommView& world, int64_t layers) {
     for (const char* kind : {"weight", "m", "v"}) {
       const base::Block block = layout.block(i, world.rank());
       model.storage.emplace_back(static_cast<size_t>(std::max<int64_t>(0, block.elements())));
-      for (size_t e = 0; e < model.storage.back().size(); ++e) model.storage.back()[e] = static_cast<float>(e % 1021) * 1e-3f;
+      for (size_t e = 0; e < model.storage.back().size(); ++e)
+        model.storage.back()[e] = static_cast<float>(e % 1021) * 1e-3f;
       const auto& tensor = layout.tensors()[i];
-      model.content.datasets.push_back({std::string("/actor/") + kind + "/" + tensor.name, tensor.shape, comm::DType::f32, block,
+      model.content.datasets.push_back({std::string("/actor/") + kind + "/" + tensor.name,
+                                        tensor.shape, comm::DType::f32, block,
                                         model.storage.back().data()});
       model.bytes += tensor.elements() * 4;
     }
-    if (i == 0) model.largest_stage = 3 * 4 * std::max<int64_t>(0, layout.block(0, world.rank()).elements());
+    if (i == 0)
+      model.largest_stage = 3 * 4 * std::max<int64_t>(0, layout.block(0, world.rank()).elements());
   }
   return model;
 }
@@ -99,12 +105,14 @@ void on_root(const comm::CommView& world, const std::function<void()>& work) {
 }
 
 void dd(const std::string& arguments) {
-  if (std::system(("dd bs=4M status=none " + arguments).c_str()) != 0) std::fprintf(stderr, "dd %s failed\n", arguments.c_str());
+  if (std::system(("dd bs=4M status=none " + arguments).c_str()) != 0)
+    std::fprintf(stderr, "dd %s failed\n", arguments.c_str());
 }
 
 // The usual way: every dataset by one collective write.
 #if defined(H5_HAVE_PARALLEL)
-void save_collectively(const comm::CommView& world, const std::filesystem::path& file, const checkpoint::Content& content) {
+void save_collectively(const comm::CommView& world, const std::filesystem::path& file,
+                       const checkpoint::Content& content) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_fapl_mpio(access, static_cast<MPI_Comm>(world.native()), MPI_INFO_NULL);
   H5Pset_all_coll_metadata_ops(access, true);
@@ -121,7 +129,8 @@ void save_collectively(const comm::CommView& world, const std::filesystem::path&
   for (const auto& d : content.datasets) {
     const std::vector<hsize_t> dims(d.shape.begin(), d.shape.end());
     const hid_t space = H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr);
-    const hid_t dataset = H5Dcreate2(out, d.path.c_str(), H5T_IEEE_F32LE, space, links, creation, H5P_DEFAULT);
+    const hid_t dataset =
+        H5Dcreate2(out, d.path.c_str(), H5T_IEEE_F32LE, space, links, creation, H5P_DEFAULT);
     std::vector<hsize_t> start(dims.size(), 0);
     std::vector<hsize_t> count = dims;
     start[0] = static_cast<hsize_t>(d.block.row);
@@ -159,7 +168,8 @@ class Rows {
     for (auto [name, all] : rows_) {
       std::sort(all.begin(), all.end());
       const double median = all[all.size() / 2];
-      std::printf("%-34s %8.3f %8.3f %8.2f %8.2f\n", name.c_str(), all[0], median, bytes / all[0] / 1e9, bytes / median / 1e9);
+      std::printf("%-34s %8.3f %8.3f %8.2f %8.2f\n", name.c_str(), all[0], median,
+                  bytes / all[0] / 1e9, bytes / median / 1e9);
     }
   }
 
@@ -177,14 +187,17 @@ void load(const comm::CommView& world, const std::filesystem::path& folder, Mode
   reader.read(requests);
 }
 
-// The training thread's part of a background save: start(), then an optimizer step that asks before each tensor.
-double stall_of_background(const comm::CommView& world, const std::filesystem::path& folder, int step, const Model& model,
-                           checkpoint::BackgroundWriter& writer, double compute_seconds, int64_t most_aside) {
+// The training thread's part of a background save: start(), then an optimizer step that asks before
+// each tensor.
+double stall_of_background(const comm::CommView& world, const std::filesystem::path& folder,
+                           int step, const Model& model, checkpoint::BackgroundWriter& writer,
+                           double compute_seconds, int64_t most_aside) {
   world.barrier();
   base::Stopwatch watch;
   writer.start(folder, step, model.content, {.keep = 2}, most_aside);
   double stall = watch.seconds();
-  const base::Stopwatch computing;  // forward and backward of the next step: the shards stay as they are
+  const base::Stopwatch
+      computing;  // forward and backward of the next step: the shards stay as they are
   while (computing.seconds() < compute_seconds) ::usleep(1000);
   watch.restart();
   for (size_t i = 0; i < model.content.datasets.size(); ++i) writer.before_change(i);
@@ -201,27 +214,45 @@ void measure(const comm::CommView& world, const Arguments& arguments, bool threa
   checkpoint::BackgroundWriter background(world, thread_multiple);
   Rows rows;
   for (int r = 0; r < arguments.repetitions; ++r) {
-    rows.add("dd conv=fdatasync", timed(world, [&] { on_root(world, [&] { dd("if=/dev/zero of=" + plain.string() + " count=" + blocks + " conv=fdatasync"); }); }));
+    rows.add("dd conv=fdatasync", timed(world, [&] {
+               on_root(world, [&] {
+                 dd("if=/dev/zero of=" + plain.string() + " count=" + blocks + " conv=fdatasync");
+               });
+             }));
     on_root(world, [&] { std::filesystem::remove(plain); });
     checkpoint::SaveReport report;
-    rows.add("save, fsynced", timed(world, [&] { report = checkpoint::save(world, folder, 4 * r, model.content, {.keep = 2}); }));
+    rows.add("save, fsynced", timed(world, [&] {
+               report = checkpoint::save(world, folder, 4 * r, model.content, {.keep = 2});
+             }));
     if (world.rank() == 0) {
-      std::printf("  save %d: write %.3f sync %.3f verify %.3f of %.3f s, rank 0 wrote %.0f MB in %ld pieces\n", r, report.write_seconds,
-                  report.sync_seconds, report.verify_seconds, report.seconds, static_cast<double>(report.written_by_me) / 1e6,
-                  static_cast<long>(report.pieces_by_me));
+      std::printf(
+          "  save %d: write %.3f sync %.3f verify %.3f of %.3f s, rank 0 wrote %.0f MB in %ld "
+          "pieces\n",
+          r, report.write_seconds, report.sync_seconds, report.verify_seconds, report.seconds,
+          static_cast<double>(report.written_by_me) / 1e6, static_cast<long>(report.pieces_by_me));
     }
-    rows.add("save, without reading back", timed(world, [&] { checkpoint::save(world, folder, 4 * r + 1, model.content, {.keep = 2, .verify = false}); }));
-    rows.add("stall of a background save, 1 s step", stall_of_background(world, folder, 4 * r + 2, model, background, 1.0, model.largest_stage));
-    rows.add("the same, all may be copied", stall_of_background(world, folder, 4 * r + 3, model, background, 1.0, std::numeric_limits<int64_t>::max()));
+    rows.add("save, without reading back", timed(world, [&] {
+               checkpoint::save(world, folder, 4 * r + 1, model.content,
+                                {.keep = 2, .verify = false});
+             }));
+    rows.add(
+        "stall of a background save, 1 s step",
+        stall_of_background(world, folder, 4 * r + 2, model, background, 1.0, model.largest_stage));
+    rows.add("the same, all may be copied",
+             stall_of_background(world, folder, 4 * r + 3, model, background, 1.0,
+                                 std::numeric_limits<int64_t>::max()));
 #if defined(H5_HAVE_PARALLEL)
     if (arguments.collective) {
-      rows.add("collective HDF5, fsynced", timed(world, [&] { save_collectively(world, plain, model.content); }));
+      rows.add("collective HDF5, fsynced",
+               timed(world, [&] { save_collectively(world, plain, model.content); }));
       on_root(world, [&] { std::filesystem::remove(plain); });
     }
 #endif
     const auto newest = folder / checkpoint::folder_name(4 * r + 3);
     on_root(world, [&] { drop_cache(newest / "data.h5"); });
-    rows.add("dd of the file, cold", timed(world, [&] { on_root(world, [&] { dd("if=" + (newest / "data.h5").string() + " of=/dev/null"); }); }));
+    rows.add("dd of the file, cold", timed(world, [&] {
+               on_root(world, [&] { dd("if=" + (newest / "data.h5").string() + " of=/dev/null"); });
+             }));
     on_root(world, [&] { drop_cache(newest / "data.h5"); });
     rows.add("load, cold, digests checked", timed(world, [&] { load(world, newest, model); }));
     rows.add("load, warm", timed(world, [&] { load(world, newest, model); }));
@@ -237,7 +268,9 @@ Arguments parse(int argc, char** argv) {
   Arguments out;
   CLI::App app("Saves and loads a checkpoint of the 135M shape, beside dd");
   app.add_option("--dir", out.dir, "folder to write into")->capture_default_str();
-  app.add_option("--repetitions", out.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repetitions", out.repetitions)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
 #if defined(H5_HAVE_PARALLEL)
   app.add_flag("--collective", out.collective, "write through MPI-IO");
@@ -250,7 +283,8 @@ Arguments parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
-  // Open MPI's default I/O layer reports success on a full disk; its older one does not. Before MPI starts.
+  // Open MPI's default I/O layer reports success on a full disk; its older one does not. Before MPI
+  // starts.
   if (arguments.collective) setenv("OMPI_MCA_io", "romio321", 0);
   const trireme::comm::Session session;
   measure(session.world(), arguments, session.facts().thread_multiple);

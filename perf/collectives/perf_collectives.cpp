@@ -26,12 +26,17 @@ struct Setting {
 
 Setting parse(int argc, char** argv) {
   using Kind = comm::ExchangeKind;
-  static const std::map<std::string, Kind> kinds{{"auto", Kind::automatic}, {"window", Kind::shared_window}, {"ring", Kind::mpi_ring}};
+  static const std::map<std::string, Kind> kinds{
+      {"auto", Kind::automatic}, {"window", Kind::shared_window}, {"ring", Kind::mpi_ring}};
   Setting s;
   CLI::App app("Gather and reduce-scatter of one slot");
-  app.add_option("--mib", s.mib, "size of the slot")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--mib", s.mib, "size of the slot")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--exchange", s.kind)->transform(CLI::CheckedTransformer(kinds))->capture_default_str();
+  app.add_option("--exchange", s.kind)
+      ->transform(CLI::CheckedTransformer(kinds))
+      ->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
 }
@@ -62,15 +67,20 @@ class Bench {
     std::sort(gather_ms_.begin(), gather_ms_.end());
     if (world_.rank() != 0) return;
     const auto& counters = exchange_->counters();
-    std::printf("{\"ranks\": %d, \"mib\": %ld, \"exchange\": \"%s\", \"reduce_scatter_ms_best\": %.3f, \"reduce_scatter_ms_median\": %.3f, "
-                "\"all_gather_ms_best\": %.3f, \"all_gather_ms_median\": %.3f, \"gathered_bytes\": %ld, \"reduced_bytes\": %ld}\n",
-                world_.size(), static_cast<long>(setting_.mib), exchange_->kind().c_str(), scatter_ms_.front(),
-                scatter_ms_[scatter_ms_.size() / 2], gather_ms_.front(), gather_ms_[gather_ms_.size() / 2],
-                static_cast<long>(counters.gathered_bytes), static_cast<long>(counters.reduced_bytes));
+    std::printf(
+        "{\"ranks\": %d, \"mib\": %ld, \"exchange\": \"%s\", \"reduce_scatter_ms_best\": %.3f, "
+        "\"reduce_scatter_ms_median\": %.3f, "
+        "\"all_gather_ms_best\": %.3f, \"all_gather_ms_median\": %.3f, \"gathered_bytes\": %ld, "
+        "\"reduced_bytes\": %ld}\n",
+        world_.size(), static_cast<long>(setting_.mib), exchange_->kind().c_str(),
+        scatter_ms_.front(), scatter_ms_[scatter_ms_.size() / 2], gather_ms_.front(),
+        gather_ms_[gather_ms_.size() / 2], static_cast<long>(counters.gathered_bytes),
+        static_cast<long>(counters.reduced_bytes));
   }
 
  private:
-  // Seconds from the moment when all ranks have their gradients to the moment when all have their sums.
+  // Seconds from the moment when all ranks have their gradients to the moment when all have their
+  // sums.
   double reduce_scatter() {
     float* gradients = exchange_->gradients(0).front();
     std::fill_n(gradients, per_rank_ * world_.size(), 1.0f);

@@ -1,5 +1,6 @@
-// What a benchmark program is given from outside: its command line and TRIREME_ISA. --help is served; what is wrong ends the program with
-// the exit code that the program trireme would have. Before the first tensor.
+// What a benchmark program is given from outside: its command line and TRIREME_ISA. --help is
+// served; what is wrong ends the program with the exit code that the program trireme would have.
+// Before the first tensor.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,5 @@
-// Random weights for the generation engine, the same for every program that measures it. Needs LibTorch's headers before it.
+// Random weights for the generation engine, the same for every program that measures it. Needs
+// LibTorch's headers before it.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,9 @@ inline void fill_random(const model::ModelSpec& spec, generate::GeneratorWeights
   if (weights.place() == generate::Place::device) {
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
       const at::Tensor tensor = weights.tensor(p);
-      tensor.copy_(tensor.dim() == 1 ? at::ones_like(tensor) : at::normal(0.0, 0.02, tensor.sizes(), std::nullopt, tensor.options().dtype(at::kFloat)));
+      tensor.copy_(tensor.dim() == 1 ? at::ones_like(tensor)
+                                     : at::normal(0.0, 0.02, tensor.sizes(), std::nullopt,
+                                                  tensor.options().dtype(at::kFloat)));
     }
     return;
   }
@@ -29,7 +32,8 @@ inline void fill_random(const model::ModelSpec& spec, generate::GeneratorWeights
     if (weights.dtype() == config::DType::f32) {
       std::memcpy(storage[p], values.data(), values.size() * sizeof(float));
     } else {
-      for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(storage[p])[i] = c10::BFloat16(values[i]).x;
+      for (size_t i = 0; i < values.size(); ++i)
+        reinterpret_cast<uint16_t*>(storage[p])[i] = c10::BFloat16(values[i]).x;
     }
   }
 }

@@ -1,8 +1,8 @@
-// The optimizer's pass over a shard (row T7): norm, clipping, AdamW, the cast to bf16 and which of its values changed; ours beside the
-// same by LibTorch's fused AdamW.
+// The optimizer's pass over a shard (row T7): norm, clipping, AdamW, the cast to bf16 and which of
+// its values changed; ours beside the same by LibTorch's fused AdamW.
 //   perf_adamw [--benchmark_filter=...]   threads: OMP_NUM_THREADS
-// `GB/s` counts what ours has to move: the gradient twice, master, moments and bf16 weights in and out, a bit a value. Read it beside
-// `copy`, which moves as many bytes.
+// `GB/s` counts what ours has to move: the gradient twice, master, moments and bf16 weights in and
+// out, a bit a value. Read it beside `copy`, which moves as many bytes.
 #include "torch/torch.hpp"
 
 #include "trireme/kernels/adamw.hpp"
@@ -27,19 +27,27 @@ constexpr double bytes_moved = 2 * 4 + 3 * 8 + 4 + 1.0 / 8;
 constexpr int64_t elements = int64_t{1} << 25;
 
 struct State {
-  Tensor master = at::randn({elements}), gradient = at::randn({elements}), moment1 = at::zeros({elements}), moment2 = at::zeros({elements});
+  Tensor master = at::randn({elements}), gradient = at::randn({elements}),
+         moment1 = at::zeros({elements}), moment2 = at::zeros({elements});
   Tensor compute = master.to(at::kBFloat16);
 };
 
 void count(benchmark::State& state) {
-  state.counters["GB/s"] = benchmark::Counter(bytes_moved * static_cast<double>(elements) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] = benchmark::Counter(bytes_moved * static_cast<double>(elements) * 1e-9,
+                                              benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void ours(benchmark::State& state) {
   State s;
   std::vector<uint64_t> changed(elements / 64);
-  kernels::AdamWShard shard{s.master.mutable_data_ptr<float>(), s.moment1.mutable_data_ptr<float>(), s.moment2.mutable_data_ptr<float>(),
-                            s.gradient.const_data_ptr<float>(), static_cast<uint16_t*>(s.compute.mutable_data_ptr()), nullptr, changed.data(), elements};
+  kernels::AdamWShard shard{s.master.mutable_data_ptr<float>(),
+                            s.moment1.mutable_data_ptr<float>(),
+                            s.moment2.mutable_data_ptr<float>(),
+                            s.gradient.const_data_ptr<float>(),
+                            static_cast<uint16_t*>(s.compute.mutable_data_ptr()),
+                            nullptr,
+                            changed.data(),
+                            elements};
   kernels::AdamWStep step;
   step.lr = 1e-6;
   step.step = 0;
@@ -59,7 +67,8 @@ void libtorch(benchmark::State& state) {
     const Tensor factor = (1 / (s.gradient.norm() + 1e-6)).clamp_max(1);
     s.gradient.mul_(factor);
     steps.add_(1);
-    at::_fused_adamw_({s.master}, {s.gradient}, {s.moment1}, {s.moment2}, {}, {steps}, 1e-6, 0.9, 0.95, 0.0, 1e-8, false, false);
+    at::_fused_adamw_({s.master}, {s.gradient}, {s.moment1}, {s.moment2}, {}, {steps}, 1e-6, 0.9,
+                      0.95, 0.0, 1e-8, false, false);
     const Tensor now = s.master.to(at::kBFloat16);
     benchmark::DoNotOptimize(now.ne(s.compute));
     s.compute = now;
@@ -85,7 +94,10 @@ void copy(benchmark::State& state) {
 int main(int argc, char** argv) {
   trireme::base::cap_libraries();  // TRIREME_ISA
   const auto add = [](const char* name, void (*what)(benchmark::State&)) {
-    benchmark::RegisterBenchmark(name, what)->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(2);
+    benchmark::RegisterBenchmark(name, what)
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime()
+        ->MinTime(2);
   };
   add("norm+clip+adamw+cast+changed", ours);
   add("libtorch", libtorch);

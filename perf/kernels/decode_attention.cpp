@@ -1,7 +1,9 @@
-// The attention of the generation engine over a paged cache (rows G1 to G4 at long contexts): one layer of the 135M shape and of one with
-// heads of 128, decoding one or several texts and prefilling 512 positions, shared among threads as the engine shares it.
+// The attention of the generation engine over a paged cache (rows G1 to G4 at long contexts): one
+// layer of the 135M shape and of one with heads of 128, decoding one or several texts and
+// prefilling 512 positions, shared among threads as the engine shares it.
 //   perf_decode_attention [--threads=1,2] [--isa=avx2,portable] [--benchmark_filter=...]
-// `GB/s` counts keys and values once for each text and step (decoding: what is read), `GFLOP/s` both products.
+// `GB/s` counts keys and values once for each text and step (decoding: what is read), `GFLOP/s`
+// both products.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -35,8 +37,10 @@ constexpr int64_t together = 16;  // as the engine
 
 // Pages of `texts` texts, a KV head after another, in shuffled order, and the queries of the step.
 struct Step {
-  Step(const Shape& its_shape, ElementType its_type, int64_t texts, int64_t rows, int64_t keys) : shape(its_shape), type(its_type) {
-    const int64_t pages = (keys + page_tokens - 1) / page_tokens, bytes = static_cast<int64_t>(size_of(type));
+  Step(const Shape& its_shape, ElementType its_type, int64_t texts, int64_t rows, int64_t keys)
+      : shape(its_shape), type(its_type) {
+    const int64_t pages = (keys + page_tokens - 1) / page_tokens,
+                  bytes = static_cast<int64_t>(size_of(type));
     head_bytes = page_tiles * tile_elements(shape.head_dim) * bytes;
     cache.resize(static_cast<size_t>(texts * pages * shape.kv_heads * head_bytes));
     row = shape.kv_heads * shape.group * shape.head_dim;
@@ -44,7 +48,8 @@ struct Step {
     out.resize(q.size());
     fill(cache);
     fill(q);
-    for (int64_t p = 0; p < texts * pages; ++p) starts.push_back(cache.data() + p * shape.kv_heads * head_bytes);
+    for (int64_t p = 0; p < texts * pages; ++p)
+      starts.push_back(cache.data() + p * shape.kv_heads * head_bytes);
     std::shuffle(starts.begin(), starts.end(), std::mt19937(1));
     for (int64_t t = 0; t < texts; ++t) {
       batch.sequences.push_back({{}, keys - rows, rows});
@@ -62,10 +67,20 @@ struct Step {
   }
 
   AttentionArguments arguments(const AttentionUnit& unit) {
-    const int64_t at = (unit.first_row * row + unit.kv_head * shape.group * shape.head_dim) * static_cast<int64_t>(size_of(type));
-    return {.type = type, .pages = starts.data() + first_page[unit.sequence], .offset = unit.kv_head * head_bytes, .tiles_per_page = page_tiles,
-            .keys = unit.keys, .rows = unit.rows, .row_stride = row, .q = q.data() + at, .out = out.data() + at, .group = shape.group,
-            .head_dim = shape.head_dim, .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim))};
+    const int64_t at = (unit.first_row * row + unit.kv_head * shape.group * shape.head_dim) *
+                       static_cast<int64_t>(size_of(type));
+    return {.type = type,
+            .pages = starts.data() + first_page[unit.sequence],
+            .offset = unit.kv_head * head_bytes,
+            .tiles_per_page = page_tiles,
+            .keys = unit.keys,
+            .rows = unit.rows,
+            .row_stride = row,
+            .q = q.data() + at,
+            .out = out.data() + at,
+            .group = shape.group,
+            .head_dim = shape.head_dim,
+            .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim))};
   }
 
   Shape shape;
@@ -101,7 +116,8 @@ void attention(benchmark::State& state, const Setting& s) {
   for (auto _ : state) {
     team.run([&](int thread) {
       if (shared.parts.empty()) {
-        deal(std::ssize(shared.units), thread, s.threads, [&](int64_t u) { attend(step.arguments(shared.units[static_cast<size_t>(u)])); });
+        deal(std::ssize(shared.units), thread, s.threads,
+             [&](int64_t u) { attend(step.arguments(shared.units[static_cast<size_t>(u)])); });
         return;
       }
       deal(std::ssize(shared.parts), thread, s.threads, [&](int64_t i) {
@@ -115,13 +131,15 @@ void attention(benchmark::State& state, const Setting& s) {
   base::use_isa(base::best_isa());
   const auto steps = static_cast<double>(state.iterations());
   const auto seen = static_cast<double>(s.texts * (s.keys * s.rows - s.rows * (s.rows - 1) / 2));
-  state.counters["GB/s"] = benchmark::Counter(steps * static_cast<double>(step.cache.size()) * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(steps * seen * static_cast<double>(step.row) * 4e-9, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(steps * static_cast<double>(step.cache.size()) * 1e-9,
+                                              benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] = benchmark::Counter(
+      steps * seen * static_cast<double>(step.row) * 4e-9, benchmark::Counter::kIsRate);
 }
 
 // The values of --name=a,b, taken out of the command line.
-std::vector<std::string> option(int& argc, char** argv, const std::string& name, const std::string& otherwise) {
+std::vector<std::string> option(int& argc, char** argv, const std::string& name,
+                                const std::string& otherwise) {
   std::string text = otherwise;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -148,18 +166,26 @@ int main(int argc, char** argv) {
     const char* name;
     int64_t texts, rows, keys;
   };
-  constexpr Load loads[] = {{"decode_1x1024", 1, 1, 1024}, {"decode_1x8192", 1, 1, 8192}, {"decode_8x512", 8, 1, 512}, {"decode_8x2048", 8, 1, 2048},
+  constexpr Load loads[] = {{"decode_1x1024", 1, 1, 1024}, {"decode_1x8192", 1, 1, 8192},
+                            {"decode_8x512", 8, 1, 512},   {"decode_8x2048", 8, 1, 2048},
                             {"prefill_512", 1, 512, 512},  {"prefill_512_at_8192", 1, 512, 8192}};
   for (const Shape& shape : shapes) {
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
       for (const Load& load : loads) {
         for (const std::string& isa_name : isas) {
           for (const std::string& count : threads) {
-            for (const auto isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512, base::Isa::avx512_bf16}) {
+            for (const auto isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512,
+                                   base::Isa::avx512_bf16}) {
               if (to_string(isa) != isa_name || isa > base::best_isa()) continue;
-              const Setting setting{shape, type, isa, std::stoi(count), load.texts, load.rows, load.keys};
-              const std::string name = std::string(shape.name) + (type == ElementType::f32 ? "/f32/" : "/bf16/") + load.name + "/" + isa_name + "/threads:" + count;
-              benchmark::RegisterBenchmark(name.c_str(), attention, setting)->Unit(benchmark::kMicrosecond)->UseRealTime()->MinTime(0.1);
+              const Setting setting{shape,      type,      isa,      std::stoi(count),
+                                    load.texts, load.rows, load.keys};
+              const std::string name = std::string(shape.name) +
+                                       (type == ElementType::f32 ? "/f32/" : "/bf16/") + load.name +
+                                       "/" + isa_name + "/threads:" + count;
+              benchmark::RegisterBenchmark(name.c_str(), attention, setting)
+                  ->Unit(benchmark::kMicrosecond)
+                  ->UseRealTime()
+                  ->MinTime(0.1);
             }
           }
         }

@@ -1,10 +1,12 @@
-// The decode GEMM (rows G1 to G3 without attention): all matrices of a step of the 135M shape, each read once, beside a plain read
-// of the same memory.
-//   perf_decode_gemm [--threads=1,2] [--isa=avx2,portable] [--batch=1,8,32] [--type=f32,bf16,int8] [--clock=cpu] [--benchmark_filter=...]
+// The decode GEMM (rows G1 to G3 without attention): all matrices of a step of the 135M shape, each
+// read once, beside a plain read of the same memory.
+//   perf_decode_gemm [--threads=1,2] [--isa=avx2,portable] [--batch=1,8,32] [--type=f32,bf16,int8]
+//   [--clock=cpu] [--benchmark_filter=...]
 // int8: weights in 8 bits, activations in bf16.
-// `GB/s` counts the weights' bytes; `of_read` is its share of the read bandwidth just measured with as many threads; `tok/s` is
-// the bound that these products set on a rollout. --clock=cpu takes the processor time of the busiest thread and leaves the
-// barriers between matrices out, for machines that others use too.
+// `GB/s` counts the weights' bytes; `of_read` is its share of the read bandwidth just measured with
+// as many threads; `tok/s` is the bound that these products set on a rollout. --clock=cpu takes the
+// processor time of the busiest thread and leaves the barriers between matrices out, for machines
+// that others use too.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "trireme/comm/huge_buffer.hpp"
 #include "generate/thread_team.hpp"
 #include "trireme/base/isa.hpp"
+#include "trireme/comm/huge_buffer.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
 #include "trireme/kernels/int8_gemm.hpp"
 
@@ -32,7 +34,8 @@ struct Matrix {
   int64_t n, k;
 };
 constexpr int64_t layers = 30;
-constexpr Matrix block[] = {{576, 576}, {192, 576}, {192, 576}, {576, 576}, {1536, 576}, {1536, 576}, {576, 1536}};
+constexpr Matrix block[] = {{576, 576},  {192, 576},  {192, 576}, {576, 576},
+                            {1536, 576}, {1536, 576}, {576, 1536}};
 constexpr Matrix head{49152, 576};
 constexpr int64_t largest_k = 1536, largest_n = 49152, largest_batch = 240;
 
@@ -60,7 +63,8 @@ int64_t elements() {
 
 struct Memory {
   static constexpr const char* remedy = "use a machine with more memory";
-  HugeBuffer weights{elements() * 4, FirstTouch::now, "weights", remedy}, x{largest_batch * largest_k * 4, FirstTouch::now, "x", remedy},
+  HugeBuffer weights{elements() * 4, FirstTouch::now, "weights", remedy},
+      x{largest_batch * largest_k * 4, FirstTouch::now, "x", remedy},
       y{largest_batch * largest_n * 4, FirstTouch::now, "y", remedy};
   Memory() {
     // Small numbers as fp32 and as bf16.
@@ -159,9 +163,7 @@ void step(benchmark::State& state, const Setting& s) {
   const int64_t all = bytes(s.type);
   double best = 0;
   const double read_before = read_bandwidth(s.threads, all);
-  for (auto _ : state) {
-    best = std::max(best, 1 / run_step(s, team(s.threads)));
-  }
+  for (auto _ : state) { best = std::max(best, 1 / run_step(s, team(s.threads))); }
   const double read = std::max(read_before, read_bandwidth(s.threads, all));
   const double rate = static_cast<double>(all) * best * 1e-9;
   state.counters["GB/s"] = rate;
@@ -185,25 +187,40 @@ std::string option(int& argc, char** argv, const std::string& name, std::string 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string threads = option(argc, argv, "threads", "1,2"), isas = option(argc, argv, "isa", "portable,avx2,avx512,avx512_bf16,amx");
-  const std::string batches = option(argc, argv, "batch", "1,8,32"), types = option(argc, argv, "type", "f32,bf16,int8");
+  const std::string threads = option(argc, argv, "threads", "1,2"),
+                    isas = option(argc, argv, "isa", "portable,avx2,avx512,avx512_bf16,amx");
+  const std::string batches = option(argc, argv, "batch", "1,8,32"),
+                    types = option(argc, argv, "type", "f32,bf16,int8");
   cpu_clock = option(argc, argv, "clock", "wall") == ",cpu,";
-  const auto listed = [](const std::string& list, const std::string& word) { return list.find("," + word + ",") != std::string::npos; };
+  const auto listed = [](const std::string& list, const std::string& word) {
+    return list.find("," + word + ",") != std::string::npos;
+  };
   for (const int count : {1, 2, 4, 8}) {
     for (const auto type : {Weights::f32, Weights::bf16, Weights::int8}) {
       for (const int64_t batch : {1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 240}) {
-        for (const auto& [word, isa] : {std::pair<std::string, base::Isa>{"portable", base::Isa::portable}, {"avx2", base::Isa::avx2},
-                                        {"avx512", base::Isa::avx512}, {"avx512_bf16", base::Isa::avx512_bf16}, {"amx", base::Isa::avx512_bf16}}) {
+        for (const auto& [word, isa] :
+             {std::pair<std::string, base::Isa>{"portable", base::Isa::portable},
+              {"avx2", base::Isa::avx2},
+              {"avx512", base::Isa::avx512},
+              {"avx512_bf16", base::Isa::avx512_bf16},
+              {"amx", base::Isa::avx512_bf16}}) {
           const bool tiles = word == "amx";
           if (tiles && (type != Weights::bf16 || !base::has_matrix_units())) continue;
-          const std::string name = type == Weights::f32 ? "f32" : type == Weights::bf16 ? "bf16" : "int8";
-          if (isa > base::best_isa() || !listed(isas, word) || !listed(threads, std::to_string(count)) ||
-              !listed(batches, std::to_string(batch)) || !listed(types, name)) {
+          const std::string name = type == Weights::f32    ? "f32"
+                                   : type == Weights::bf16 ? "bf16"
+                                                           : "int8";
+          if (isa > base::best_isa() || !listed(isas, word) ||
+              !listed(threads, std::to_string(count)) || !listed(batches, std::to_string(batch)) ||
+              !listed(types, name)) {
             continue;
           }
-          benchmark::RegisterBenchmark((word + "/" + name + "/b" + std::to_string(batch) + "/threads" + std::to_string(count)).c_str(),
+          benchmark::RegisterBenchmark((word + "/" + name + "/b" + std::to_string(batch) +
+                                        "/threads" + std::to_string(count))
+                                           .c_str(),
                                        step, Setting{isa, tiles, type, batch, count})
-              ->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(0.5);
+              ->Unit(benchmark::kMillisecond)
+              ->UseRealTime()
+              ->MinTime(0.5);
         }
       }
     }

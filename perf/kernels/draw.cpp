@@ -1,4 +1,5 @@
-// Draws of the next token from a row of logits on one thread: greedy, plain and truncated, as the CPU engine makes them.
+// Draws of the next token from a row of logits on one thread: greedy, plain and truncated, as the
+// CPU engine makes them.
 //   perf_draw [--benchmark_filter=...]
 // `GB/s` counts the logits once.
 #include <benchmark/benchmark.h>
@@ -19,14 +20,18 @@ namespace base = trireme::base;
 namespace kernels = trireme::kernels;
 
 struct Logits {
-  Logits(int64_t count, kernels::ElementType type) : values(static_cast<size_t>(count)), halves(static_cast<size_t>(count)) {
+  Logits(int64_t count, kernels::ElementType type)
+      : values(static_cast<size_t>(count)), halves(static_cast<size_t>(count)) {
     std::mt19937 draw(1);
     std::normal_distribution<float> normal(0, 3);
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = normal(draw);
       halves[i] = base::float_to_bf16(values[i]);
     }
-    row = {type, type == kernels::ElementType::f32 ? static_cast<const void*>(values.data()) : halves.data(), count};
+    row = {
+        type,
+        type == kernels::ElementType::f32 ? static_cast<const void*>(values.data()) : halves.data(),
+        count};
   }
   std::vector<float> values;
   std::vector<uint16_t> halves;
@@ -34,8 +39,10 @@ struct Logits {
 };
 
 void count(benchmark::State& state, const Logits& logits) {
-  const double bytes = static_cast<double>(logits.row.count) * (logits.row.type == kernels::ElementType::f32 ? 4 : 2);
-  state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  const double bytes = static_cast<double>(logits.row.count) *
+                       (logits.row.type == kernels::ElementType::f32 ? 4 : 2);
+  state.counters["GB/s"] =
+      benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void greedy(benchmark::State& state, kernels::ElementType type) {
@@ -58,7 +65,8 @@ void plain(benchmark::State& state, kernels::ElementType type) {
   count(state, logits);
 }
 
-void truncated(benchmark::State& state, kernels::ElementType type, const kernels::Truncation& truncation) {
+void truncated(benchmark::State& state, kernels::ElementType type,
+               const kernels::Truncation& truncation) {
   const Logits logits(state.range(0), type);
   std::vector<kernels::LogSumExp> after;
   for (auto _ : state) {
@@ -70,7 +78,8 @@ void truncated(benchmark::State& state, kernels::ElementType type, const kernels
       kernels::collect_candidates(logits.row, 0, 1, after.back().max - band, candidates);
       if (kernels::sufficient(candidates, truncation, after.back())) break;
     }
-    benchmark::DoNotOptimize(kernels::draw_truncated(std::move(candidates), truncation, after.back(), 0.4f));
+    benchmark::DoNotOptimize(
+        kernels::draw_truncated(std::move(candidates), truncation, after.back(), 0.4f));
   }
   count(state, logits);
 }
@@ -80,8 +89,13 @@ void truncated(benchmark::State& state, kernels::ElementType type, const kernels
 int main(int argc, char** argv) {
   for (const auto type : {kernels::ElementType::f32, kernels::ElementType::bf16}) {
     const auto add = [&](const std::string& name, auto&& what, auto&&... more) {
-      benchmark::RegisterBenchmark(((type == kernels::ElementType::f32 ? "f32/" : "bf16/") + name).c_str(), what, type, more...)
-          ->Arg(49152)->Arg(128256)->Unit(benchmark::kMicrosecond)->MinTime(0.3);
+      benchmark::RegisterBenchmark(
+          ((type == kernels::ElementType::f32 ? "f32/" : "bf16/") + name).c_str(), what, type,
+          more...)
+          ->Arg(49152)
+          ->Arg(128256)
+          ->Unit(benchmark::kMicrosecond)
+          ->MinTime(0.3);
     };
     add("greedy", greedy);
     add("plain", plain);

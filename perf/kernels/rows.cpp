@@ -1,6 +1,8 @@
-// The operators that are bound by memory: norm, rotary embedding, gate and their backward passes, on one thread.
+// The operators that are bound by memory: norm, rotary embedding, gate and their backward passes,
+// on one thread.
 //   perf_rows [--benchmark_filter=...]   TRIREME_ISA=avx2 for an older processor's
-// `GB/s` counts each operand once. Rows of the 135M shape; 8: one decoding step's, in the cache; 4096: a micro-batch's.
+// `GB/s` counts each operand once. Rows of the 135M shape; 8: one decoding step's, in the cache;
+// 4096: a micro-batch's.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -23,7 +25,8 @@ std::vector<T> ones(int64_t count) {
 }
 
 void count(benchmark::State& state, double bytes) {
-  state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 template <class T>
@@ -43,7 +46,8 @@ void norm_backward(benchmark::State& state) {
   auto x = ones<T>(rows * hidden), weight = ones<T>(hidden), dy = x, dx = x;
   auto inverse = ones<float>(rows), dweight = ones<float>(hidden);
   for (auto _ : state) {
-    model::rms_norm_backward_rows(x.data(), weight.data(), dy.data(), inverse.data(), dx.data(), dweight.data(), rows, hidden);
+    model::rms_norm_backward_rows(x.data(), weight.data(), dy.data(), inverse.data(), dx.data(),
+                                  dweight.data(), rows, hidden);
     benchmark::ClobberMemory();
   }
   count(state, 3.0 * static_cast<double>(rows * hidden) * sizeof(T));
@@ -57,10 +61,12 @@ void rotate(benchmark::State& state) {
   std::vector<int64_t> positions(static_cast<size_t>(rows));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i);
   for (auto _ : state) {
-    model::rope_rows(x.data(), positions.data(), cos.data(), sin.data(), x.data(), rows, heads, head_dim, state.iterations() % 2 == 0 ? 1.f : -1.f);
+    model::rope_rows(x.data(), positions.data(), cos.data(), sin.data(), x.data(), rows, heads,
+                     head_dim, state.iterations() % 2 == 0 ? 1.f : -1.f);
     benchmark::ClobberMemory();
   }
-  count(state, static_cast<double>(rows * heads * head_dim) * 2 * sizeof(T) + static_cast<double>(rows * head_dim) * 4);
+  count(state, static_cast<double>(rows * heads * head_dim) * 2 * sizeof(T) +
+                   static_cast<double>(rows * head_dim) * 4);
 }
 
 template <class T>
@@ -88,7 +94,10 @@ void gate_backward(benchmark::State& state) {
 template <class T>
 void add_all(const std::string& type) {
   const auto add = [&](const char* name, void (*what)(benchmark::State&)) {
-    benchmark::RegisterBenchmark((type + "/" + name).c_str(), what)->Arg(8)->Arg(4096)->MinTime(0.3);
+    benchmark::RegisterBenchmark((type + "/" + name).c_str(), what)
+        ->Arg(8)
+        ->Arg(4096)
+        ->MinTime(0.3);
   };
   add("norm", norm<T>);
   add("norm_backward", norm_backward<T>);

@@ -1,4 +1,5 @@
-// Tokenizer and JSON on one thread, on text that the program reads: README and the code that this file is.
+// Tokenizer and JSON on one thread, on text that the program reads: README and the code that this
+// file is.
 //   perf_text TOKENIZER_FOLDER [--benchmark_filter=...]
 // `MB/s` of text.
 #include <benchmark/benchmark.h>
@@ -26,14 +27,16 @@ std::string read(const std::string& path) {
 }
 
 void count(benchmark::State& state, size_t bytes) {
-  state.counters["MB/s"] = benchmark::Counter(static_cast<double>(bytes) * 1e-6, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["MB/s"] = benchmark::Counter(static_cast<double>(bytes) * 1e-6,
+                                              benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void encode(benchmark::State& state, const text::Tokenizer& tokenizer, const std::string& sample) {
   size_t tokens = 0;
   for (auto _ : state) tokens = tokenizer.encode(sample).size();
   count(state, sample.size());
-  state.counters["bytes a token"] = static_cast<double>(sample.size()) / static_cast<double>(tokens);
+  state.counters["bytes a token"] =
+      static_cast<double>(sample.size()) / static_cast<double>(tokens);
 }
 
 void decode(benchmark::State& state, const text::Tokenizer& tokenizer, const std::string& sample) {
@@ -52,7 +55,8 @@ void stream(benchmark::State& state, const text::Tokenizer& tokenizer, const std
 }
 
 void record(benchmark::State& state, const std::string& sample) {
-  const std::string line = text::OrderedJson{{"prompt", sample}, {"label", "42"}, {"level", 3}}.dump();
+  const std::string line =
+      text::OrderedJson{{"prompt", sample}, {"label", "42"}, {"level", 3}}.dump();
   for (auto _ : state) benchmark::DoNotOptimize(text::parse_record(line, {"line", 1}).size());
   count(state, line.size());
 }
@@ -66,14 +70,20 @@ int main(int argc, char** argv) {
     return 64;
   }
   const auto tokenizer = text::Tokenizer::load(argv[1]);
-  const std::string prose = read(PERF_SOURCE_DIR "/../README.md"), code = read(PERF_SOURCE_DIR "/kernels/text.cpp");
+  const std::string prose = read(PERF_SOURCE_DIR "/../README.md"),
+                    code = read(PERF_SOURCE_DIR "/kernels/text.cpp");
   for (const auto& [name, sample] : {std::pair{"prose/", &prose}, {"code/", &code}}) {
     const auto add = [&](const char* what, auto&& run) {
-      benchmark::RegisterBenchmark((std::string(name) + what).c_str(), run)->Unit(benchmark::kMicrosecond)->MinTime(0.3);
+      benchmark::RegisterBenchmark((std::string(name) + what).c_str(), run)
+          ->Unit(benchmark::kMicrosecond)
+          ->MinTime(0.3);
     };
-    add("encode", [&tokenizer, sample](benchmark::State& state) { encode(state, tokenizer, *sample); });
-    add("decode", [&tokenizer, sample](benchmark::State& state) { decode(state, tokenizer, *sample); });
-    add("decode one by one", [&tokenizer, sample](benchmark::State& state) { stream(state, tokenizer, *sample); });
+    add("encode",
+        [&tokenizer, sample](benchmark::State& state) { encode(state, tokenizer, *sample); });
+    add("decode",
+        [&tokenizer, sample](benchmark::State& state) { decode(state, tokenizer, *sample); });
+    add("decode one by one",
+        [&tokenizer, sample](benchmark::State& state) { stream(state, tokenizer, *sample); });
     add("JSON record", [sample](benchmark::State& state) { record(state, *sample); });
   }
   benchmark::RunSpecifiedBenchmarks();

@@ -1,6 +1,8 @@
-// The log-prob and entropy head (row T8): ours in vocabulary chunks beside log_softmax(linear), forward and backward.
+// The log-prob and entropy head (row T8): ours in vocabulary chunks beside log_softmax(linear),
+// forward and backward.
 //   perf_head [--benchmark_filter=...]   threads: OMP_NUM_THREADS
-// `temporary_MiB` is the peak of memory that one pass takes beyond its inputs and the gradients that it returns.
+// `temporary_MiB` is the peak of memory that one pass takes beyond its inputs and the gradients
+// that it returns.
 #include "torch/torch.hpp"
 
 #include "trireme/kernels/token_log_probs.hpp"
@@ -44,13 +46,15 @@ double status_mib(const std::string& key) {
 
 struct Problem {
   Problem(int64_t vocabulary, at::ScalarType type)
-      : hidden(at::randn({rows, width}).to(type)), weight((at::randn({vocabulary, width}) * 0.05).to(type)),
+      : hidden(at::randn({rows, width}).to(type)),
+        weight((at::randn({vocabulary, width}) * 0.05).to(type)),
         targets(at::randint(vocabulary, {rows}, at::kLong)) {
     hidden.set_requires_grad(true);
     weight.set_requires_grad(true);
   }
   double gradient_mib() const {
-    return static_cast<double>((hidden.numel() + weight.numel()) * hidden.element_size()) / (1024 * 1024);
+    return static_cast<double>((hidden.numel() + weight.numel()) * hidden.element_size()) /
+           (1024 * 1024);
   }
   Tensor hidden, weight, targets;
 };
@@ -60,15 +64,20 @@ Tensor naive(const Problem& p) {
   return all.gather(1, p.targets.unsqueeze(1)).squeeze(1);
 }
 Tensor chunked(const Problem& p) {
-  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, trireme::kernels::Entropy::skip).log_probs;
+  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0,
+                                           trireme::kernels::Entropy::skip)
+      .log_probs;
 }
 Tensor kept(const Problem& p) {
-  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, trireme::kernels::Entropy::skip,
+  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0,
+                                           trireme::kernels::Entropy::skip,
                                            trireme::kernels::vocabulary_chunk, int64_t{1} << 30)
       .log_probs;
 }
 Tensor chunked_with_entropy(const Problem& p) {
-  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, trireme::kernels::Entropy::value).log_probs;
+  return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0,
+                                           trireme::kernels::Entropy::value)
+      .log_probs;
 }
 
 void head(benchmark::State& state, Tensor (*log_probs)(const Problem&), at::ScalarType type) {
@@ -87,11 +96,17 @@ void head(benchmark::State& state, Tensor (*log_probs)(const Problem&), at::Scal
   for (auto _ : state) pass();
   state.counters["temporary_MiB"] = peak - before - p.gradient_mib();
   state.counters["GFLOP/s"] =
-      benchmark::Counter(6.0 * static_cast<double>(rows * width * state.range(0)) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+      benchmark::Counter(6.0 * static_cast<double>(rows * width * state.range(0)) * 1e-9,
+                         benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void add(const char* name, Tensor (*log_probs)(const Problem&), at::ScalarType type) {
-  benchmark::RegisterBenchmark(name, head, log_probs, type)->Arg(49152)->Arg(128256)->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(2);
+  benchmark::RegisterBenchmark(name, head, log_probs, type)
+      ->Arg(49152)
+      ->Arg(128256)
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime()
+      ->MinTime(2);
 }
 
 }  // namespace

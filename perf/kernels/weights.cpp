@@ -1,6 +1,8 @@
-// What a weight sync does to memory on one thread: strided rows to buckets and back, deltas written and applied.
+// What a weight sync does to memory on one thread: strided rows to buckets and back, deltas written
+// and applied.
 //   perf_weights [--benchmark_filter=...]
-// `GB/s` counts the full weights once, however small the delta is. share: changed values in a thousand.
+// `GB/s` counts the full weights once, however small the delta is. share: changed values in a
+// thousand.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -19,7 +21,8 @@ namespace sync = trireme::weightsync;
 constexpr int64_t rows = 4096, columns = 4096, element_bytes = 2, elements = rows * columns;
 
 void count(benchmark::State& state) {
-  state.counters["GB/s"] = benchmark::Counter(static_cast<double>(elements * element_bytes) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] = benchmark::Counter(static_cast<double>(elements * element_bytes) * 1e-9,
+                                              benchmark::Counter::kIsIterationInvariantRate);
 }
 
 // A quarter of a matrix' columns, as a tensor-parallel rank takes them.
@@ -33,7 +36,8 @@ void pack(benchmark::State& state) {
   Slice s;
   const void* tensors[] = {s.whole.data()};
   for (auto _ : state) {
-    sync::pack(sync::copier_of(false), s.pieces, sync::Side::source, element_bytes, tensors, s.bucket.data());
+    sync::pack(sync::copier_of(false), s.pieces, sync::Side::source, element_bytes, tensors,
+               s.bucket.data());
     benchmark::ClobberMemory();
   }
   count(state);
@@ -51,7 +55,8 @@ void unpack(benchmark::State& state) {
 
 // A bucket before and after a step that changed `share` in a thousand of its values.
 struct Change {
-  explicit Change(int64_t share) : now(before), bits(static_cast<size_t>(elements / 64)), delta(before.size()) {
+  explicit Change(int64_t share)
+      : now(before), bits(static_cast<size_t>(elements / 64)), delta(before.size()) {
     std::mt19937_64 draw(1);
     for (int64_t i = 0; i < elements * share / 1000; ++i) {
       const auto at = static_cast<size_t>(draw() % static_cast<uint64_t>(elements));
@@ -69,7 +74,8 @@ void encode(benchmark::State& state, bool known) {
   size_t size = 0;
   for (auto _ : state) {
     sync::DeltaEncoder encoder(c.delta, element_bytes);
-    known ? encoder.add(c.now.data(), c.bits.data(), 0, elements) : encoder.add(c.now.data(), c.before.data(), elements);
+    known ? encoder.add(c.now.data(), c.bits.data(), 0, elements)
+          : encoder.add(c.now.data(), c.before.data(), elements);
     size = encoder.finish();
   }
   count(state);
@@ -92,7 +98,9 @@ void apply(benchmark::State& state) {
 
 int main(int argc, char** argv) {
   const auto add = [](const std::string& name, auto&& what, auto&&... more) {
-    return benchmark::RegisterBenchmark(name.c_str(), what, more...)->Unit(benchmark::kMillisecond)->MinTime(0.5);
+    return benchmark::RegisterBenchmark(name.c_str(), what, more...)
+        ->Unit(benchmark::kMillisecond)
+        ->MinTime(0.5);
   };
   add("pack", pack);
   add("unpack", unpack);

@@ -1,6 +1,8 @@
-// Weight sync of the 135M shape in bf16 (269 MB): ours over shared memory and over messages, beside the usual way (gather every
-// parameter, broadcast it) over the same MPI, and the time that 2 x the bytes take at copy bandwidth.
-//   mpirun -n 4 build/release/perf/perf_weightsync --trainers 2 --tp 2 --replicas 1 [--colocated] [--repetitions 7] [--delta 0.01]
+// Weight sync of the 135M shape in bf16 (269 MB): ours over shared memory and over messages, beside
+// the usual way (gather every parameter, broadcast it) over the same MPI, and the time that 2 x the
+// bytes take at copy bandwidth.
+//   mpirun -n 4 build/release/perf/perf_weightsync --trainers 2 --tp 2 --replicas 1 [--colocated]
+//   [--repetitions 7] [--delta 0.01]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +43,8 @@ struct Arguments {
 
 base::Slicing slice(base::SliceAxis axis, int64_t units, int64_t size, int t) {
   base::Slicing out{axis, {0}};
-  for (int r = 0; r < t; ++r) out.bounds.push_back(out.bounds.back() + (units / t + (r < units % t ? 1 : 0)) * size);
+  for (int r = 0; r < t; ++r)
+    out.bounds.push_back(out.bounds.back() + (units / t + (r < units % t ? 1 : 0)) * size);
   return out;
 }
 
@@ -74,20 +77,23 @@ Shape smollm(int64_t layers, int t) {
   return s;
 }
 
-// This rank's tensors: a trainer's in memory that it shares with the others, as the program has them, a generator's in its own.
+// This rank's tensors: a trainer's in memory that it shares with the others, as the program has
+// them, a generator's in its own.
 struct Store {
   std::vector<std::span<uint16_t>> values;
   Store(const base::ShardLayout& layout, int index, const comm::Comm* sharing) {
     if (index < 0) return;
     std::vector<int64_t> offsets{0};
-    for (size_t i = 0; i < layout.tensors().size(); ++i) offsets.push_back(offsets.back() + base::round_up<int64_t>(elements(layout, i, index), 32));
+    for (size_t i = 0; i < layout.tensors().size(); ++i)
+      offsets.push_back(offsets.back() + base::round_up<int64_t>(elements(layout, i, index), 32));
     const auto bytes = offsets.back() * static_cast<int64_t>(sizeof(uint16_t));
     if (sharing) {
       window_ = comm::SharedWindow(sharing->view(), bytes, "weights");
     } else {
       own_ = comm::HugeBuffer(bytes, comm::FirstTouch::now, "weights", "use fewer layers");
     }
-    auto* const memory = reinterpret_cast<uint16_t*>(sharing ? window_.part(sharing->view().rank()) : own_.data());
+    auto* const memory =
+        reinterpret_cast<uint16_t*>(sharing ? window_.part(sharing->view().rank()) : own_.data());
     for (size_t i = 0; i < layout.tensors().size(); ++i) {
       values.emplace_back(memory + offsets[i], static_cast<size_t>(elements(layout, i, index)));
       std::ranges::fill(values.back(), static_cast<uint16_t>(index + 1));
@@ -105,7 +111,9 @@ struct Store {
   }
 
  private:
-  static int64_t elements(const base::ShardLayout& layout, size_t tensor, int index) { return std::max<int64_t>(0, layout.block(tensor, index).elements()); }
+  static int64_t elements(const base::ShardLayout& layout, size_t tensor, int index) {
+    return std::max<int64_t>(0, layout.block(tensor, index).elements());
+  }
   comm::SharedWindow window_;
   comm::HugeBuffer own_;
 };
@@ -115,11 +123,13 @@ int index_in(const std::vector<int>& ranks, int rank) {
   return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
 }
 
-// What RLHF programs do: every parameter is gathered on all trainers and broadcast by the first one; generators cut their slice.
+// What RLHF programs do: every parameter is gathered on all trainers and broadcast by the first
+// one; generators cut their slice.
 class GatherAndBroadcast {
  public:
-  GatherAndBroadcast(const comm::CommView& world, const base::ShardLayout& source, const base::ShardLayout& target,
-                     const weightsync::Members& members, int shard, int slice_index)
+  GatherAndBroadcast(const comm::CommView& world, const base::ShardLayout& source,
+                     const base::ShardLayout& target, const weightsync::Members& members, int shard,
+                     int slice_index)
       : source_(source), target_(target), shard_(shard), slice_(slice_index) {
     trainers_ = comm::Comm::subset(world, members.sources[0], "peer trainers");
     std::vector<int> receivers{members.sources[0][0]};
@@ -137,10 +147,15 @@ class GatherAndBroadcast {
       const int64_t rows = base::ShardLayout::rows_per_rank(tensor, source_.ranks());
       full_.resize(static_cast<size_t>(rows * tensor.columns() * source_.ranks()));
       if (shard_ >= 0) {
-        if (!from.values[i].empty()) std::memcpy(full_.data() + shard_ * rows * tensor.columns(), from.values[i].data(), from.values[i].size() * 2);
-        if (source_.ranks() > 1) trainers_->all_gather_in_place(full_.data(), rows * tensor.columns() * 2, comm::DType::u8);
+        if (!from.values[i].empty())
+          std::memcpy(full_.data() + shard_ * rows * tensor.columns(), from.values[i].data(),
+                      from.values[i].size() * 2);
+        if (source_.ranks() > 1)
+          trainers_->all_gather_in_place(full_.data(), rows * tensor.columns() * 2,
+                                         comm::DType::u8);
       }
-      if (receives_ && broadcast_.view().size() > 1) broadcast_->broadcast(full_.data(), tensor.elements() * 2, comm::DType::u8, 0);
+      if (receives_ && broadcast_.view().size() > 1)
+        broadcast_->broadcast(full_.data(), tensor.elements() * 2, comm::DType::u8, 0);
       if (slice_ >= 0) cut(i, to);
     }
   }
@@ -152,7 +167,8 @@ class GatherAndBroadcast {
     const auto run = base::copy_between(whole, target_.block(i, slice_));
     if (!run) return;
     for (int64_t r = 0; r < run->rows; ++r) {
-      std::memcpy(to.values[i].data() + run->target_offset + r * run->target_stride, full_.data() + run->source_offset + r * run->source_stride,
+      std::memcpy(to.values[i].data() + run->target_offset + r * run->target_stride,
+                  full_.data() + run->source_offset + r * run->source_stride,
                   static_cast<size_t>(run->columns) * 2);
     }
   }
@@ -186,35 +202,47 @@ double copy_bandwidth(const comm::CommView& world, int cores) {
   return 2.0 * static_cast<double>(bytes) * std::min(cores, world.size()) / best;
 }
 
-void print_row(const comm::CommView& world, const char* name, std::vector<double> seconds, double bytes) {
+void print_row(const comm::CommView& world, const char* name, std::vector<double> seconds,
+               double bytes) {
   std::sort(seconds.begin(), seconds.end());
   if (world.rank() == 0) {
-    std::printf("%-36s min %8.2f ms  median %8.2f ms  %6.2f GB/s\n", name, seconds[0] * 1e3, seconds[seconds.size() / 2] * 1e3, bytes / seconds[0] / 1e9);
+    std::printf("%-36s min %8.2f ms  median %8.2f ms  %6.2f GB/s\n", name, seconds[0] * 1e3,
+                seconds[seconds.size() / 2] * 1e3, bytes / seconds[0] / 1e9);
   }
 }
 
 class Bench {
  public:
   Bench(const comm::CommView& world, const Arguments& arguments)
-      : world_(world), arguments_(arguments), shape_(smollm(arguments.layers, arguments.tensor_parallel)),
+      : world_(world),
+        arguments_(arguments),
+        shape_(smollm(arguments.layers, arguments.tensor_parallel)),
         source_(base::ShardLayout::by_rows(shape_.tensors, arguments.trainers)),
-        target_(base::ShardLayout::sliced(shape_.tensors, arguments.tensor_parallel, shape_.slicing)), members_(make_members()),
-        shard_(index_in(members_.sources[0], world.rank())), slice_(find_slice()),
-        sharing_(comm::Comm::subset(world, members_.sources[0], "trainers")), from_(source_, shard_, &sharing_), to_(target_, slice_, nullptr) {}
+        target_(
+            base::ShardLayout::sliced(shape_.tensors, arguments.tensor_parallel, shape_.slicing)),
+        members_(make_members()),
+        shard_(index_in(members_.sources[0], world.rank())),
+        slice_(find_slice()),
+        sharing_(comm::Comm::subset(world, members_.sources[0], "trainers")),
+        from_(source_, shard_, &sharing_),
+        to_(target_, slice_, nullptr) {}
 
   void run() {
     const double bytes = static_cast<double>(source_.total_elements()) * 2;
     const double copied = 0.5 * copy_bandwidth(world_, 2);  // bytes copied per second
     const double limit = bytes * arguments_.replicas / copied;
     if (world_.rank() == 0) {
-      std::printf("%d -> %d x TP %d%s, %.0f MB; copy bandwidth of 2 cores %.1f GB/s read + write, so the copies alone take %.2f ms\n",
-                  arguments_.trainers, arguments_.replicas, arguments_.tensor_parallel, arguments_.colocated ? ", colocated" : "", bytes / 1e6,
-                  2 * copied / 1e9, limit * 1e3);
+      std::printf(
+          "%d -> %d x TP %d%s, %.0f MB; copy bandwidth of 2 cores %.1f GB/s read + write, so the "
+          "copies alone take %.2f ms\n",
+          arguments_.trainers, arguments_.replicas, arguments_.tensor_parallel,
+          arguments_.colocated ? ", colocated" : "", bytes / 1e6, 2 * copied / 1e9, limit * 1e3);
     }
     weightsync::SyncOptions options;
     options.plan.node_bucket_bytes = arguments_.node_bucket;
     options.delta = weightsync::DeltaScope::off;
-    if (arguments_.threads > 1) options.parallel_for = [this](int64_t count, const auto& body) { on_threads(count, body); };
+    if (arguments_.threads > 1)
+      options.parallel_for = [this](int64_t count, const auto& body) { on_threads(count, body); };
     std::vector<std::pair<const char*, weightsync::SyncOptions>> kinds;
     if (!arguments_.only_messages) {
       kinds.emplace_back("ours, shared memory", options);
@@ -227,11 +255,14 @@ class Bench {
     options.shared_memory = false;
     kinds.emplace_back("ours, messages", options);
     std::vector<std::unique_ptr<weightsync::WeightSync>> syncs;
-    for (const auto& [name, kind] : kinds) syncs.push_back(std::make_unique<weightsync::WeightSync>(world_, source_, target_, members_, kind));
+    for (const auto& [name, kind] : kinds)
+      syncs.push_back(
+          std::make_unique<weightsync::WeightSync>(world_, source_, target_, members_, kind));
     GatherAndBroadcast peer(world_, source_, target_, members_, shard_, slice_);
     std::vector<std::vector<double>> seconds(kinds.size() + 1);
     for (int r = 0; r <= arguments_.repetitions; ++r) {
-      for (size_t k = 0; k < kinds.size(); ++k) keep(r, seconds[k], timed(world_, [&] { sync(*syncs[k], r); }));
+      for (size_t k = 0; k < kinds.size(); ++k)
+        keep(r, seconds[k], timed(world_, [&] { sync(*syncs[k], r); }));
       keep(r, seconds.back(), timed(world_, [&] { peer.run(from_, to_); }));
     }
     for (size_t k = 0; k < kinds.size(); ++k) print_row(world_, kinds[k].first, seconds[k], bytes);
@@ -270,7 +301,8 @@ class Bench {
   void on_threads(int64_t count, const std::function<void(int64_t, int64_t)>& body) const {
     std::vector<std::thread> others;
     const auto border = [&](int64_t t) { return t * count / arguments_.threads; };
-    for (int64_t t = 1; t < arguments_.threads; ++t) others.emplace_back([&, t] { body(border(t), border(t + 1)); });
+    for (int64_t t = 1; t < arguments_.threads; ++t)
+      others.emplace_back([&, t] { body(border(t), border(t + 1)); });
     body(0, border(1));
     for (auto& thread : others) thread.join();
   }
@@ -289,7 +321,9 @@ class Bench {
     for (int64_t version = 2; version < 2 + arguments_.repetitions; ++version) {
       for (auto& tensor : from_.values) {
         for (size_t e = 0; e < tensor.size(); ++e) {
-          if (((e * 2654435761u + static_cast<uint64_t>(version) * 977u) >> 8) % 10000 < arguments_.delta * 10000) ++tensor[e];
+          if (((e * 2654435761u + static_cast<uint64_t>(version) * 977u) >> 8) % 10000 <
+              arguments_.delta * 10000)
+            ++tensor[e];
         }
       }
       seconds.push_back(timed(world_, [&] { counters = sync(w, version); }));
@@ -316,13 +350,23 @@ Arguments parse(int argc, char** argv) {
   Arguments out;
   CLI::App app("Weight sync of the 135M shape, beside gather and broadcast over the same MPI");
   app.add_option("--trainers", out.trainers)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--tp", out.tensor_parallel, "tensor-parallel ranks of a replica")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--tp", out.tensor_parallel, "tensor-parallel ranks of a replica")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--replicas", out.replicas)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--repetitions", out.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repetitions", out.repetitions)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--delta", out.delta, "fraction of elements that change between syncs; 0: no delta row")->capture_default_str();
-  app.add_option("--node-bucket", out.node_bucket, "bytes of a bucket inside a node")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--threads", out.threads, "of a rank, for copies from tensors to tensors")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--delta", out.delta,
+                 "fraction of elements that change between syncs; 0: no delta row")
+      ->capture_default_str();
+  app.add_option("--node-bucket", out.node_bucket, "bytes of a bucket inside a node")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--threads", out.threads, "of a rank, for copies from tensors to tensors")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--colocated", out.colocated, "trainers and generators are the same ranks");
   app.add_flag("--check", out.check, "compare what arrived");
   app.add_flag("--only-messages", out.only_messages, "no shared memory");

@@ -36,7 +36,10 @@ int64_t bytes_behind(std::string_view text, std::string_view marker) {
   if (error != std::errc{}) return 0;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   constexpr std::array<std::pair<std::string_view, double>, 4> units{
-      {{" KiB", 1024.0}, {" MiB", 1024.0 * 1024}, {" GiB", 1024.0 * 1024 * 1024}, {" TiB", 1024.0 * 1024 * 1024 * 1024}}};
+      {{" KiB", 1024.0},
+       {" MiB", 1024.0 * 1024},
+       {" GiB", 1024.0 * 1024 * 1024},
+       {" TiB", 1024.0 * 1024 * 1024 * 1024}}};
   for (const auto& [unit, size] : units) {
     if (text.starts_with(unit)) number *= size;
   }
@@ -48,13 +51,17 @@ int64_t bytes_behind(std::string_view text, std::string_view marker) {
 
 std::optional<FailedAllocation> failed_allocation(const std::exception& error) {
   if (dynamic_cast<const UserError*>(&error) != nullptr) return std::nullopt;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return FailedAllocation{false, static_cast<int64_t>(last_failed_new.load())};
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return FailedAllocation{false, static_cast<int64_t>(last_failed_new.load())};
   const std::string_view what = error.what();
-  if (what.find("CUDA out of memory") != std::string_view::npos) return FailedAllocation{true, bytes_behind(what, "Tried to allocate ")};
-  if (what.find("cudaErrorMemoryAllocation") != std::string_view::npos || what.find("CUDA error: out of memory") != std::string_view::npos) {
+  if (what.find("CUDA out of memory") != std::string_view::npos)
+    return FailedAllocation{true, bytes_behind(what, "Tried to allocate ")};
+  if (what.find("cudaErrorMemoryAllocation") != std::string_view::npos ||
+      what.find("CUDA error: out of memory") != std::string_view::npos) {
     return FailedAllocation{true, 0};
   }
-  if (what.find("can't allocate memory") != std::string_view::npos || what.find("not enough memory") != std::string_view::npos) {
+  if (what.find("can't allocate memory") != std::string_view::npos ||
+      what.find("not enough memory") != std::string_view::npos) {
     return FailedAllocation{false, bytes_behind(what, "you tried to allocate ")};
   }
   return std::nullopt;
@@ -68,18 +75,19 @@ void advise_on_allocations(AllocationAdvice advice) {
 }
 
 std::string describe(const FailedAllocation& failure, const std::string& where) noexcept try {
-  const std::string amount = failure.bytes > 0 ? human_bytes(static_cast<double>(failure.bytes)) + " of " : std::string{};
-  std::string out = text("out of memory: ", amount, failure.device ? "GPU memory" : "host memory", " could not be had",
-                         where.empty() ? std::string{} : text(" (", where, ")"));
+  const std::string amount =
+      failure.bytes > 0 ? human_bytes(static_cast<double>(failure.bytes)) + " of " : std::string{};
+  std::string out =
+      text("out of memory: ", amount, failure.device ? "GPU memory" : "host memory",
+           " could not be had", where.empty() ? std::string{} : text(" (", where, ")"));
   const std::lock_guard lock(advice_of_process().mutex);
-  if (!advice_of_process().function) return out + ": use smaller batches, a smaller model or more nodes";
+  if (!advice_of_process().function)
+    return out + ": use smaller batches, a smaller model or more nodes";
   try {
     return out + advice_of_process().function(failure, where);
   } catch (const std::exception&) {  // memory is what is missing
     return out;
   }
-} catch (const std::exception&) {
-  return "out of memory";
-}
+} catch (const std::exception&) { return "out of memory"; }
 
 }  // namespace trireme::base

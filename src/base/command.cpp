@@ -31,7 +31,8 @@ pid_t start(const std::vector<std::string>& command, int output) {
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   pid_t child = -1;
-  const int error = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int error =
+      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   return error == 0 ? child : -1;
 }
@@ -78,8 +79,7 @@ bool ended(pid_t child, const Deadline& deadline, int& status) {
 
 void end(pid_t child) {
   ::kill(child, SIGKILL);
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ constexpr size_t more_than_there_is = size_t{1} << 60;
 
 // In the way in which any other allocation fails.
 void fail_to_allocate() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // whose operator new ends the process
+#if defined(__SANITIZE_ADDRESS__) || \
+    defined(__SANITIZE_THREAD__)  // whose operator new ends the process
   note_failed_new(more_than_there_is);
   throw std::bad_alloc();
 #else
@@ -70,23 +71,27 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "segv") ::raise(SIGSEGV);
   if (fault.kind == "suspend") ::raise(SIGSTOP);
   if (fault.kind == "exit") ::_exit(static_cast<int>(fault.value));
-  if (fault.kind == "delay") std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
+  if (fault.kind == "delay")
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
   if (fault.kind == "signal") ::raise(static_cast<int>(fault.value));
   while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (fault.kind == "skip") skips_next = true;
   if (fault.kind == "alloc_fail") fail_to_allocate();
-  if (fault.kind == "io_fail") throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
+  if (fault.kind == "io_fail")
+    throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
 }
 
 }  // namespace
 
 void install_faults(std::vector<InjectedFault> faults) {
-  static constexpr std::array<std::string_view, 11> kinds{"kill",  "segv",   "hang",       "suspend", "exit",
-                                                          "delay", "signal", "alloc_fail", "io_fail", "nan",    "skip"};
+  static constexpr std::array<std::string_view, 11> kinds{
+      "kill",   "segv",       "hang",    "suspend", "exit", "delay",
+      "signal", "alloc_fail", "io_fail", "nan",     "skip"};
   const std::lock_guard lock(installed().mutex);
   installed().faults.clear();
   for (InjectedFault& fault : faults) {
-    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end()) throw InternalError(text("no fault of the kind ", fault.kind));
+    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end())
+      throw InternalError(text("no fault of the kind ", fault.kind));
     installed().faults.push_back({std::move(fault)});
   }
   any = !installed().faults.empty();
@@ -97,8 +102,12 @@ void fault_point(const char* place) {
   for (const InjectedFault& fault : due(place, false)) strike(fault);
 }
 
-bool skip_wanted() { return any.load(std::memory_order_relaxed) && std::exchange(skips_next, false); }
+bool skip_wanted() {
+  return any.load(std::memory_order_relaxed) && std::exchange(skips_next, false);
+}
 
-bool nan_wanted(const char* place) { return any.load(std::memory_order_relaxed) && !due(place, true).empty(); }
+bool nan_wanted(const char* place) {
+  return any.load(std::memory_order_relaxed) && !due(place, true).empty();
+}
 
 }  // namespace trireme::base

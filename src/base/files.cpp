@@ -34,7 +34,8 @@ void throw_errno(int error, std::string_view what, const std::filesystem::path& 
     case EFBIG: advice = "raise the file-size limit (ulimit -f)"; break;
     default: break;
   }
-  throw UserError(code, text("cannot ", what, " ", path.string(), " (", std::strerror(error), "): ", advice));
+  throw UserError(
+      code, text("cannot ", what, " ", path.string(), " (", std::strerror(error), "): ", advice));
 }
 
 std::optional<ExitCode> file_error_code(const std::exception& error) {
@@ -74,7 +75,8 @@ namespace {
 uint64_t regular_size(int fd, const std::filesystem::path& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) throw_errno(errno, "inspect", path);
-  VALIDATE(S_ISREG(info.st_mode), ExitCode::bad_data, path.string(), " is not a regular file: give the path of a file");
+  VALIDATE(S_ISREG(info.st_mode), ExitCode::bad_data, path.string(),
+           " is not a regular file: give the path of a file");
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -91,7 +93,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
@@ -101,25 +105,29 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   const FileWork work{"read", path};
   const FileDescriptor fd = open_read(path);
   const uint64_t size = regular_size(fd.get(), path);
-  VALIDATE(size <= limit, ExitCode::bad_data, path.string(), " has ", size, " bytes (the limit is ", limit, ")");
+  VALIDATE(size <= limit, ExitCode::bad_data, path.string(), " has ", size, " bytes (the limit is ",
+           limit, ")");
   std::string out(size, '\0');
   read_at(fd.get(), 0, std::as_writable_bytes(std::span(out)), path);
   return out;
 }
 
-void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::filesystem::path& name) {
+void read_at(int fd, uint64_t offset, std::span<std::byte> into,
+             const std::filesystem::path& name) {
   const FileWork work{"read", name};
   while (!into.empty()) {
     const ssize_t n = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno(errno, "read", name);
-    VALIDATE(n > 0, ExitCode::bad_data, name.string(), " ends ", into.size(), " bytes early: the file is truncated");
+    VALIDATE(n > 0, ExitCode::bad_data, name.string(), " ends ", into.size(),
+             " bytes early: the file is truncated");
     offset += static_cast<uint64_t>(n);
     into = into.subspan(static_cast<size_t>(n));
   }
 }
 
-void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& name) {
+void write_at(int fd, uint64_t offset, std::span<const std::byte> from,
+              const std::filesystem::path& name) {
   const FileWork work{"write", name};
   while (!from.empty()) {
     const ssize_t n = ::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
@@ -152,7 +160,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   const FileWork work{"write", path};
   std::filesystem::path temporary = path;
   temporary += ".tmp";
-  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  FileDescriptor file(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!file.valid()) throw_errno(errno, "create", temporary);
   try {
     write_all(file.get(), content, temporary);

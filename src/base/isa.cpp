@@ -23,9 +23,11 @@ constexpr std::array<std::string_view, 4> isa_words{"portable", "avx2", "avx512"
 Isa detect_isa() {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // also asks the operating system whether it keeps the wide registers
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
   if (avx512) return Isa::avx512;
   if (avx2) return Isa::avx2;
@@ -39,11 +41,13 @@ bool detect_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
   constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24, tiles_kept = 3U << 17;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0 || (d & amx_tile) == 0)
+    return false;
   __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));  // what the operating system keeps
   if ((a & tiles_kept) != tiles_kept) return false;
 #if defined(__linux__)
-  constexpr long ask_for_state = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM: once, for all threads of the process
+  constexpr long ask_for_state = 0x1023,
+                 tile_data = 18;  // ARCH_REQ_XCOMP_PERM: once, for all threads of the process
   return ::syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
 #else
   return false;
@@ -69,8 +73,9 @@ Isa isa_of_environment() {
   const std::optional<Isa> isa = isa_from(word);
   VALIDATE(isa, ExitCode::usage, "TRIREME_ISA=", word,
            " is no instruction set: use auto, avx512_bf16, avx512, avx2 or portable, or unset it");
-  VALIDATE(*isa <= processor_isa(), ExitCode::unfit_environment, "TRIREME_ISA=", word, ", but this processor has no ", word,
-           " (it offers ", to_string(processor_isa()), "): use that or a lower one");
+  VALIDATE(*isa <= processor_isa(), ExitCode::unfit_environment, "TRIREME_ISA=", word,
+           ", but this processor has no ", word, " (it offers ", to_string(processor_isa()),
+           "): use that or a lower one");
   return *isa;
 }
 
@@ -83,8 +88,9 @@ struct LibraryVariable {
   const char* name;
   std::array<const char*, 4> value;  // by Isa; null: unset
 };
-// On processors that are not Intel's MKL takes no notice of MKL_ENABLE_INSTRUCTIONS: it has its own AVX2 code for AMD's, and leaves
-// that only for MKL_CBWR=COMPATIBLE, its plain SSE2 code, which Intel's take as well.
+// On processors that are not Intel's MKL takes no notice of MKL_ENABLE_INSTRUCTIONS: it has its own
+// AVX2 code for AMD's, and leaves that only for MKL_CBWR=COMPATIBLE, its plain SSE2 code, which
+// Intel's take as well.
 constexpr std::array library_variables{
     LibraryVariable{"ATEN_CPU_CAPABILITY", {"default", "avx2", "avx512", "avx512"}},
     LibraryVariable{"ONEDNN_MAX_CPU_ISA", {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16"}},
@@ -121,14 +127,18 @@ Isa best_isa() {
 Isa active_isa() { return isa_in_use().load(std::memory_order_relaxed); }
 
 bool has_matrix_units() {
-  static const bool found = std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr && onednn_may_use_amx() && detect_amx();
+  static const bool found = std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr &&
+                            std::getenv("MKL_CBWR") == nullptr && onednn_may_use_amx() &&
+                            detect_amx();
   return found && active_isa() == Isa::avx512_bf16;
 }
 
 void use_isa(Isa isa) {
-  VALIDATE(isa <= processor_isa(), ExitCode::unfit_environment, "this processor has no ", to_string(isa), " (it offers ",
-           to_string(processor_isa()), "): ask for that or a lower one");
-  VALIDATE(isa <= best_isa(), ExitCode::unfit_environment, to_string(isa), " is above the cap of TRIREME_ISA=", to_string(best_isa()),
+  VALIDATE(isa <= processor_isa(), ExitCode::unfit_environment, "this processor has no ",
+           to_string(isa), " (it offers ", to_string(processor_isa()),
+           "): ask for that or a lower one");
+  VALIDATE(isa <= best_isa(), ExitCode::unfit_environment, to_string(isa),
+           " is above the cap of TRIREME_ISA=", to_string(best_isa()),
            ": raise or unset that, or ask for a lower one");
   isa_in_use().store(isa, std::memory_order_relaxed);
 }

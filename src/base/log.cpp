@@ -39,7 +39,8 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 std::shared_ptr<spdlog::logger> make_console(Level level) {
-  auto logger = std::make_shared<spdlog::logger>("console", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("console",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern(level == Level::debug ? "[%H:%M:%S.%e] %v" : "%v");
   logger->set_level(to_spdlog(level));
   return logger;
@@ -49,8 +50,9 @@ spdlog::sink_ptr make_file(const std::filesystem::path& path) {
   try {
     return std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
   } catch (const spdlog::spdlog_ex& error) {
-    throw UserError(ExitCode::io_error, base::text("cannot write the log file ", path.string(), " (", error.what(),
-                                                   "): choose another run.dir"));
+    throw UserError(ExitCode::io_error,
+                    base::text("cannot write the log file ", path.string(), " (", error.what(),
+                               "): choose another run.dir"));
   }
 }
 
@@ -97,7 +99,8 @@ void close() {
 }
 
 void write(Level level, const std::string& message) {
-  const base::FileWork work{"write", "the log"};  // its lock too may be held by a write that does not return
+  const base::FileWork work{"write",
+                            "the log"};  // its lock too may be held by a write that does not return
   auto& s = state();
   const std::lock_guard lock(s.mutex);
   if (!s.console && !s.files) s.console = make_console(Level::info);

@@ -30,7 +30,8 @@ std::string id_among(const unsigned char* notes, size_t bytes) {
     const size_t content = name + padded(note.n_namesz);
     if (content + note.n_descsz > bytes) break;
     const std::string_view owner(reinterpret_cast<const char*>(notes + name), note.n_namesz);
-    if (note.n_type == NT_GNU_BUILD_ID && owner == std::string_view("GNU\0", 4)) return hexadecimal(notes + content, note.n_descsz);
+    if (note.n_type == NT_GNU_BUILD_ID && owner == std::string_view("GNU\0", 4))
+      return hexadecimal(notes + content, note.n_descsz);
     at = content + padded(note.n_descsz);
   }
   return {};
@@ -41,7 +42,8 @@ int look_at_first(dl_phdr_info* object, size_t, void* into) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const auto& part = object->dlpi_phdr[i];
     if (part.p_type != PT_NOTE) continue;
-    const std::string id = id_among(reinterpret_cast<const unsigned char*>(object->dlpi_addr + part.p_vaddr), part.p_memsz);
+    const std::string id = id_among(
+        reinterpret_cast<const unsigned char*>(object->dlpi_addr + part.p_vaddr), part.p_memsz);
     if (!id.empty()) *static_cast<std::string*>(into) = id;
   }
   return 1;

@@ -19,7 +19,8 @@ struct FilesAtWork {
   std::map<int, std::string> by_thread;
 };
 FilesAtWork& at_work() {
-  static FilesAtWork* const one = new FilesAtWork;  // never destroyed: threads may outlive static objects
+  static FilesAtWork* const one =
+      new FilesAtWork;  // never destroyed: threads may outlive static objects
   return *one;
 }
 

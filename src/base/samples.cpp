@@ -79,15 +79,18 @@ void append_column(std::vector<T>& to, const std::vector<T>& from, int64_t begin
 void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
   const size_t count = sequence.ids.size();
   const auto full = static_cast<int64_t>(count);
-  VALIDATE(sequence.log_probs.empty() || sequence.log_probs.size() == count, ExitCode::internal, "samples: one log-prob per token or none");
-  VALIDATE(sequence.sample_log_probs.empty() || sequence.sample_log_probs.size() == count, ExitCode::internal,
-           "samples: one log-prob of the draw per token or none");
-  VALIDATE(sequence.versions.empty() || sequence.versions.size() == count, ExitCode::internal, "samples: one version per token or none");
+  VALIDATE(sequence.log_probs.empty() || sequence.log_probs.size() == count, ExitCode::internal,
+           "samples: one log-prob per token or none");
+  VALIDATE(sequence.sample_log_probs.empty() || sequence.sample_log_probs.size() == count,
+           ExitCode::internal, "samples: one log-prob of the draw per token or none");
+  VALIDATE(sequence.versions.empty() || sequence.versions.size() == count, ExitCode::internal,
+           "samples: one version per token or none");
   const int64_t kept = std::min(full, max_len);
   const auto& ranges = sequence.action_ranges;
   id.push_back(sequence.id);
   prompt_row.push_back(sequence.prompt_row);
-  prompt_len.push_back(static_cast<int32_t>(ranges.empty() ? kept : std::min(ranges.front().first, kept)));
+  prompt_len.push_back(
+      static_cast<int32_t>(ranges.empty() ? kept : std::min(ranges.front().first, kept)));
   finish_reason.push_back(kept < full ? FinishReason::length : sequence.finish_reason);
   ids.insert(ids.end(), sequence.ids.begin(), sequence.ids.begin() + kept);
   const auto first = static_cast<size_t>(tokens());
@@ -97,12 +100,14 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
   version.resize(end, -1);
   if (!sequence.sample_log_probs.empty()) sample_log_probs.resize(end, 0);
   for (const auto& [from, to] : ranges) {
-    VALIDATE(from >= 0 && from <= to && to <= full, ExitCode::internal, "samples: action range ", from, "..", to);
+    VALIDATE(from >= 0 && from <= to && to <= full, ExitCode::internal, "samples: action range ",
+             from, "..", to);
     for (int64_t t = from; t < std::min(to, kept); ++t) {
       const auto token = static_cast<size_t>(t);
       action_mask[first + token] = 1;
       if (!sequence.log_probs.empty()) log_probs[first + token] = sequence.log_probs[token];
-      if (!sequence.sample_log_probs.empty()) sample_log_probs[first + token] = sequence.sample_log_probs[token];
+      if (!sequence.sample_log_probs.empty())
+        sample_log_probs[first + token] = sequence.sample_log_probs[token];
       if (!sequence.versions.empty()) version[first + token] = sequence.versions[token];
     }
   }
@@ -112,17 +117,22 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
 void Samples::append(const Samples& other, int64_t i) {
   const int64_t first = other.begin(i);
   const int64_t count = other.length(i);
-  // Without top-p and top-k, as in a run before its deck changed, a token was drawn with its log-prob.
+  // Without top-p and top-k, as in a run before its deck changed, a token was drawn with its
+  // log-prob.
   const bool drawn = !sample_log_probs.empty() || !other.sample_log_probs.empty();
   if (drawn && sample_log_probs.empty()) sample_log_probs = log_probs;
-  if (drawn && other.sample_log_probs.empty()) append_column(sample_log_probs, other.log_probs, first, count);
+  if (drawn && other.sample_log_probs.empty())
+    append_column(sample_log_probs, other.log_probs, first, count);
   for_each_column([&](const auto& column) {
     if (column.per == Per::sequence_and_end) return;
     const bool tokens = column.per == Per::token;
-    append_column(this->*column.values, other.*column.values, tokens ? first : i, tokens ? count : 1);
+    append_column(this->*column.values, other.*column.values, tokens ? first : i,
+                  tokens ? count : 1);
   });
-  if (reward_parts.size() < other.reward_parts.size()) reward_parts.resize(other.reward_parts.size());
-  for (size_t part = 0; part < other.reward_parts.size(); ++part) append_column(reward_parts[part], other.reward_parts[part], i, 1);
+  if (reward_parts.size() < other.reward_parts.size())
+    reward_parts.resize(other.reward_parts.size());
+  for (size_t part = 0; part < other.reward_parts.size(); ++part)
+    append_column(reward_parts[part], other.reward_parts[part], i, 1);
   cu_seqlens.push_back(cu_seqlens.back() + count);
 }
 
@@ -154,20 +164,27 @@ Samples Samples::sorted() const {
 }
 
 void Samples::check() const {
-  if (cu_seqlens.empty() || cu_seqlens.front() != 0 || !std::is_sorted(cu_seqlens.begin(), cu_seqlens.end())) {
+  if (cu_seqlens.empty() || cu_seqlens.front() != 0 ||
+      !std::is_sorted(cu_seqlens.begin(), cu_seqlens.end())) {
     throw InternalError("samples: cu_seqlens must start with 0 and never decrease");
   }
   const auto fits = [this](size_t have, Per per, bool later, const char* column) {
-    const auto want = static_cast<size_t>(per == Per::token ? tokens() : per == Per::sequence ? size() : size() + 1);
+    const auto want = static_cast<size_t>(per == Per::token      ? tokens()
+                                          : per == Per::sequence ? size()
+                                                                 : size() + 1);
     if (have == want || (later && have == 0)) return;
-    throw InternalError(base::text("samples: column ", column, " has ", have, " entries, expected ", want));
+    throw InternalError(
+        base::text("samples: column ", column, " has ", have, " entries, expected ", want));
   };
-  for_each_column([&](const auto& column) { fits((this->*column.values).size(), column.per, column.later, column.name); });
+  for_each_column([&](const auto& column) {
+    fits((this->*column.values).size(), column.per, column.later, column.name);
+  });
   for (const auto& part : reward_parts) fits(part.size(), Per::sequence, true, "reward_parts");
   for (int64_t i = 0; i < size(); ++i) {
     const int32_t prompt = prompt_len[static_cast<size_t>(i)];
     if (prompt < 0 || response_len(i) < 0) {
-      throw InternalError(base::text("samples: prompt_len ", prompt, " of sequence ", i, " does not fit its ", length(i), " tokens"));
+      throw InternalError(base::text("samples: prompt_len ", prompt, " of sequence ", i,
+                                     " does not fit its ", length(i), " tokens"));
     }
   }
 }
@@ -193,14 +210,13 @@ Samples Samples::from_bytes(std::string_view bytes) {
   reader.take(out.reward_parts);
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {
-    VALIDATE(reason <= FinishReason::unfinished, ExitCode::bad_data, "samples: finish reason ", static_cast<int>(reason),
+    VALIDATE(reason <= FinishReason::unfinished, ExitCode::bad_data, "samples: finish reason ",
+             static_cast<int>(reason),
              " is unknown: the ranks run different versions of the program");
   }
   try {
     out.check();
-  } catch (const InternalError& error) {
-    throw UserError(ExitCode::bad_data, error.what());
-  }
+  } catch (const InternalError& error) { throw UserError(ExitCode::bad_data, error.what()); }
   return out;
 }
 

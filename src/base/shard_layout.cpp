@@ -38,7 +38,8 @@ std::optional<CopyRun> copy_between(const Block& source, const Block& target) {
   const auto offset = [&common](const Block& block) {
     return (common.row - block.row) * block.columns + (common.column - block.column);
   };
-  CopyRun run{common.rows, common.columns, offset(source), source.columns, offset(target), target.columns};
+  CopyRun run{common.rows,    common.columns, offset(source),
+              source.columns, offset(target), target.columns};
   if (run.columns == run.source_stride && run.columns == run.target_stride) {
     run.columns *= run.rows;
     run.rows = 1;
@@ -55,15 +56,19 @@ ShardLayout ShardLayout::by_rows(std::vector<TensorSpec> tensors, int ranks) {
   return layout;
 }
 
-ShardLayout ShardLayout::sliced(std::vector<TensorSpec> tensors, int ranks, std::vector<Slicing> slicing) {
+ShardLayout ShardLayout::sliced(std::vector<TensorSpec> tensors, int ranks,
+                                std::vector<Slicing> slicing) {
   EXPECT(ranks > 0 && slicing.size() == tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& slice = slicing[i];
     if (slice.axis == SliceAxis::none) continue;
     const int64_t extent = slice.axis == SliceAxis::rows ? tensors[i].rows() : tensors[i].columns();
-    const bool valid = slice.bounds.size() == static_cast<size_t>(ranks) + 1 && slice.bounds.front() == 0 &&
-                       slice.bounds.back() == extent && std::is_sorted(slice.bounds.begin(), slice.bounds.end());
-    if (!valid) throw InternalError(text("the slicing of ", tensors[i].name, " does not cover its ", extent, " entries"));
+    const bool valid = slice.bounds.size() == static_cast<size_t>(ranks) + 1 &&
+                       slice.bounds.front() == 0 && slice.bounds.back() == extent &&
+                       std::is_sorted(slice.bounds.begin(), slice.bounds.end());
+    if (!valid)
+      throw InternalError(
+          text("the slicing of ", tensors[i].name, " does not cover its ", extent, " entries"));
   }
   ShardLayout layout;
   layout.tensors_ = std::move(tensors);

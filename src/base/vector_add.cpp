@@ -17,8 +17,12 @@ const VectorAdd& loops() {
 }  // namespace
 
 void add(float* into, const float* values, int64_t count) { loops().add(into, values, count); }
-void add_pair(float* into, const float* a, const float* b, int64_t count) { loops().add_pair(into, a, b, count); }
-void add(float* into, const uint16_t* values, int64_t count) { loops().add_bf16(into, values, count); }
+void add_pair(float* into, const float* a, const float* b, int64_t count) {
+  loops().add_pair(into, a, b, count);
+}
+void add(float* into, const uint16_t* values, int64_t count) {
+  loops().add_bf16(into, values, count);
+}
 void widen(float* to, const uint16_t* from, int64_t count) { loops().widen(to, from, count); }
 void round(uint16_t* to, const float* from, int64_t count) { loops().round(to, from, count); }
 

@@ -1,5 +1,6 @@
-// The loops of vector_add.hpp, for the compiler to vectorise: included by vector_add_{portable,avx2,avx512}.cpp, each with its
-// own flags. Nothing here may have external linkage (kernels/vector16.hpp says why).
+// The loops of vector_add.hpp, for the compiler to vectorise: included by
+// vector_add_{portable,avx2,avx512}.cpp, each with its own flags. Nothing here may have external
+// linkage (kernels/vector16.hpp says why).
 #pragma once
 
 #include "base/vector_add_table.hpp"

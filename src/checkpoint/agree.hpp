@@ -7,8 +7,8 @@
 
 namespace trireme::checkpoint {
 
-// Collective. Runs `work`; when it threw on any rank, every rank throws the error of the lowest one that failed, with its exit code
-// and its rank in the message.
+// Collective. Runs `work`; when it threw on any rank, every rank throws the error of the lowest one
+// that failed, with its exit code and its rank in the message.
 void agreed(const comm::CommView& comm, const std::function<void()>& work);
 
 // The same for work of rank 0 alone.

@@ -31,7 +31,8 @@ class SharedData : public DataGate {
     parts_.assign(content.datasets.size(), Part{});
     for (size_t i = 0; i < parts_.size(); ++i) {
       const Dataset& dataset = content.datasets[i];
-      const auto elements = static_cast<size_t>(dataset.block.empty() ? 0 : dataset.block.elements());
+      const auto elements =
+          static_cast<size_t>(dataset.block.empty() ? 0 : dataset.block.elements());
       parts_[i].data = static_cast<const std::byte*>(dataset.data);
       parts_[i].bytes = elements * comm::size_of(dataset.type);
     }
@@ -68,8 +69,12 @@ class SharedData : public DataGate {
     if (i >= parts_.size()) return;
     Part& part = parts_[i];
     const auto bytes = static_cast<int64_t>(part.bytes);
-    const auto safe = [&] { return part.stage == Stage::written || bytes == 0 || !part.aside.empty(); };
-    const auto room = [&] { return part.stage == Stage::waiting && (aside_ == 0 || aside_ + bytes <= most_aside_); };
+    const auto safe = [&] {
+      return part.stage == Stage::written || bytes == 0 || !part.aside.empty();
+    };
+    const auto room = [&] {
+      return part.stage == Stage::waiting && (aside_ == 0 || aside_ + bytes <= most_aside_);
+    };
     changed_.wait(lock, [&] { return safe() || room(); });
     if (safe()) return;
     part.aside.assign(part.data, part.data + part.bytes);
@@ -80,7 +85,8 @@ class SharedData : public DataGate {
 
   bool written(size_t i) const {
     const std::lock_guard lock(mutex_);
-    return i >= parts_.size() || parts_[i].stage == Stage::written || parts_[i].bytes == 0 || !parts_[i].aside.empty();
+    return i >= parts_.size() || parts_[i].stage == Stage::written || parts_[i].bytes == 0 ||
+           !parts_[i].aside.empty();
   }
 
   int64_t copied() const {
@@ -126,7 +132,8 @@ class BackgroundWriter::State {
     if (threaded_) {
       thread_ = std::thread([this] { serve(); });
     } else if (comm.rank() == 0) {
-      log::info("checkpoints are saved in the foreground (the MPI library gives no MPI_THREAD_MULTIPLE)");
+      log::info(
+          "checkpoints are saved in the foreground (the MPI library gives no MPI_THREAD_MULTIPLE)");
     }
   }
 
@@ -207,9 +214,7 @@ class BackgroundWriter::State {
     std::exception_ptr error;
     try {
       report = save_through(comm_.view(), job.folder, job.step, job.content, job.options, data_);
-    } catch (...) {
-      error = std::current_exception();
-    }
+    } catch (...) { error = std::current_exception(); }
     data_.release_all();
     const std::lock_guard lock(mutex_);
     if (!error) {
@@ -241,7 +246,8 @@ BackgroundWriter::BackgroundWriter(const comm::CommView& comm, bool thread_multi
     : state_(std::make_unique<State>(comm, thread_multiple)) {}
 BackgroundWriter::~BackgroundWriter() = default;
 
-void BackgroundWriter::start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options, int64_t most_aside) {
+void BackgroundWriter::start(std::filesystem::path folder, int64_t step, Content content,
+                             SaveOptions options, int64_t most_aside) {
   state_->start({std::move(folder), step, std::move(content), std::move(options), most_aside});
 }
 void BackgroundWriter::before_change(size_t i) { state_->before_change(i); }
@@ -255,7 +261,8 @@ int64_t BackgroundWriter::peak_aside() const { return state_->data().peak(); }
 std::string BackgroundWriter::copies_in_words() const {
   if (copied_aside() == 0) return {};
   const auto words = [](int64_t bytes) { return base::human_bytes(static_cast<double>(bytes)); };
-  return base::text("; steps copied ", words(copied_aside()), " before they changed it, at most ", words(peak_aside()), " at a time");
+  return base::text("; steps copied ", words(copied_aside()), " before they changed it, at most ",
+                    words(peak_aside()), " at a time");
 }
 
 }  // namespace trireme::checkpoint

@@ -14,21 +14,26 @@
 namespace trireme::checkpoint {
 namespace {
 
-// Removes what is beyond `keep`, counting this run's own checkpoints and those that led to where it began. Neither counted nor removed is what
-// is newer than the point from which the run was resumed and not its own: a branch that was left on purpose, a checkpoint that could
-// not be read, or somebody else's.
-void remove_old(const std::filesystem::path& folder, int64_t just_committed, const Retention& retention) {
+// Removes what is beyond `keep`, counting this run's own checkpoints and those that led to where it
+// began. Neither counted nor removed is what is newer than the point from which the run was resumed
+// and not its own: a branch that was left on purpose, a checkpoint that could not be read, or
+// somebody else's.
+void remove_old(const std::filesystem::path& folder, int64_t just_committed,
+                const Retention& retention) {
   std::vector<std::string> not_whole;
   const std::vector<Position> all = list_committed(folder, &not_whole);
-  for (const std::string& problem : not_whole) log::warning(base::text("not counted as a checkpoint and left as it is: ", problem));
+  for (const std::string& problem : not_whole)
+    log::warning(base::text("not counted as a checkpoint and left as it is: ", problem));
   int64_t kept = 0;
   for (const Position& found : all) {
     const bool mine = found.fence == retention.fence;
     const bool behind_me = retention.resumed_from && found <= *retention.resumed_from;
     if (!mine && !behind_me) continue;
-    if (++kept <= retention.keep || found.step == just_committed || found.step == retention.pinned) continue;
+    if (++kept <= retention.keep || found.step == just_committed || found.step == retention.pinned)
+      continue;
     if (retention.before_removal) retention.before_removal(found.step);
-    // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a good name.
+    // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a
+    // good name.
     const std::string name = folder_name(found.step);
     const std::filesystem::path doomed = folder / ("." + name + ".old.tmp");
     remove_quietly(doomed);
@@ -45,7 +50,8 @@ std::string folder_name(int64_t step) {
   return text;
 }
 
-std::filesystem::path temporary_folder(const std::filesystem::path& folder, int64_t step, int64_t fence) {
+std::filesystem::path temporary_folder(const std::filesystem::path& folder, int64_t step,
+                                       int64_t fence) {
   return folder / base::text(".", folder_name(step), ".", fence, ".tmp");
 }
 
@@ -65,7 +71,8 @@ void remove_leftovers(const std::filesystem::path& folder) {
     if (name.ends_with(".tmp")) leftovers.push_back(entry.path());
     if (name.ends_with(".tmp.old")) aside.push_back(entry.path());
   }
-  // exchange_by_renames() was interrupted. Before the new checkpoint had the name, what lies aside is the committed one; afterwards it was replaced.
+  // exchange_by_renames() was interrupted. Before the new checkpoint had the name, what lies aside
+  // is the committed one; afterwards it was replaced.
   for (const auto& path : aside) {
     const std::string name = path.filename().string();
     const std::filesystem::path target = folder / name.substr(1, name.find('.', 1) - 1);
@@ -74,13 +81,15 @@ void remove_leftovers(const std::filesystem::path& folder) {
     } else {
       rename_path(path, target);
       base::sync_folder(folder);
-      log::warning(base::text(target.string(), " was moved aside when an earlier start ended, and has its name again"));
+      log::warning(base::text(
+          target.string(), " was moved aside when an earlier start ended, and has its name again"));
     }
   }
   for (const auto& path : leftovers) remove_quietly(path);
 }
 
-void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, const Retention& retention) {
+void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder,
+            int64_t step, const Retention& retention) {
   const std::filesystem::path target = folder / folder_name(step);
   const bool replaces = std::filesystem::exists(target);
   crash_point("ckpt.before_rename");
@@ -97,7 +106,8 @@ void commit(const std::filesystem::path& temporary, const std::filesystem::path&
   if (replaces) remove_quietly(temporary);
   try {
     remove_old(folder, step, retention);
-  } catch (const UserError& error) {  // the new checkpoint is committed: an old one too many is no reason to stop
+  } catch (const UserError& error) {  // the new checkpoint is committed: an old one too many is no
+                                      // reason to stop
     log::warning(base::text("an old checkpoint could not be removed (", error.what(), ")"));
   }
   crash_point("ckpt.pruned");

@@ -42,9 +42,11 @@ void set_faults(const Faults& faults) {
 
 const std::vector<std::string>& crash_points() {
   static const std::vector<std::string> points = {
-      "ckpt.begin",    "ckpt.preflight",   "ckpt.tmp_created",      "ckpt.laid_out",        "ckpt.half_written", "ckpt.written",
-      "ckpt.synced",   "ckpt.verified",    "ckpt.index_written",    "ckpt.manifest_written", "ckpt.tmp_synced",  "ckpt.voted",
-      "ckpt.before_rename", "ckpt.after_rename", "ckpt.parent_synced", "ckpt.latest_moved",  "ckpt.pruned"};
+      "ckpt.begin",         "ckpt.preflight",        "ckpt.tmp_created",   "ckpt.laid_out",
+      "ckpt.half_written",  "ckpt.written",          "ckpt.synced",        "ckpt.verified",
+      "ckpt.index_written", "ckpt.manifest_written", "ckpt.tmp_synced",    "ckpt.voted",
+      "ckpt.before_rename", "ckpt.after_rename",     "ckpt.parent_synced", "ckpt.latest_moved",
+      "ckpt.pruned"};
   return points;
 }
 
@@ -85,12 +87,14 @@ base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
 base::FileDescriptor create_file(const std::filesystem::path& path) {
   const base::FileWork work{"open", path};
   inject("open", path);
-  base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+  base::FileDescriptor fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!fd.valid()) base::throw_errno(errno, "create", path);
   return fd;
 }
 
-void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& path) {
+void write_at(int fd, uint64_t offset, std::span<const std::byte> from,
+              const std::filesystem::path& path) {
   inject("write", path);
   base::write_at(fd, offset, from, path);
 }
@@ -117,7 +121,8 @@ void exchange_paths(const std::filesystem::path& from, const std::filesystem::pa
   const base::FileWork work{"rename", to};
   inject("rename", to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "exchange with", to);
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    base::throw_errno(errno, "exchange with", to);
   exchange_by_renames(from, to);
 }
 
@@ -138,7 +143,8 @@ void reserve(int fd, int64_t bytes, const std::filesystem::path& path) {
   const base::FileWork work{"reservation", path};
   if (bytes <= 0 || ::fallocate(fd, 0, 0, bytes) == 0) return;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-  base::throw_errno(errno, base::text("reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);
+  base::throw_errno(
+      errno, base::text("reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);
 }
 
 }  // namespace trireme::checkpoint

@@ -27,7 +27,9 @@ class ByteWriter {
     put(static_cast<uint32_t>(text.size()));
     bytes_ += text;
   }
-  void put_raw(const void* data, size_t size) { bytes_.append(static_cast<const char*>(data), size); }
+  void put_raw(const void* data, size_t size) {
+    bytes_.append(static_cast<const char*>(data), size);
+  }
   std::string take() { return std::move(bytes_); }
 
  private:
@@ -48,7 +50,8 @@ class ByteReader {
     return std::string(raw(size), size);
   }
   const char* raw(size_t size) {
-    VALIDATE(size <= bytes_.size() - at_, ExitCode::bad_data, name_, " ends at byte ", bytes_.size(), " in the middle of an entry");
+    VALIDATE(size <= bytes_.size() - at_, ExitCode::bad_data, name_, " ends at byte ",
+             bytes_.size(), " in the middle of an entry");
     const char* out = bytes_.data() + at_;
     at_ += size;
     return out;
@@ -56,8 +59,8 @@ class ByteReader {
   // A count of records of at least `record` bytes each: refused when the rest cannot hold them.
   size_t get_count(size_t record) {
     const uint64_t count = get<uint64_t>();
-    VALIDATE(count <= (bytes_.size() - at_) / record, ExitCode::bad_data, name_, " claims ", count, " records at byte ", at_,
-             ", more than it holds");
+    VALIDATE(count <= (bytes_.size() - at_) / record, ExitCode::bad_data, name_, " claims ", count,
+             " records at byte ", at_, ", more than it holds");
     return static_cast<size_t>(count);
   }
   bool at_end() const { return at_ == bytes_.size(); }
@@ -87,15 +90,17 @@ void check_shape(const IndexEntry& entry, const std::string& name) {
     elements = base::checked_mul(elements, dim);
   }
   base::checked_mul(elements, size_of(entry.type));
-  VALIDATE(entry.offset >= 0, ExitCode::bad_data, name, ": ", entry.path, " has the offset ", entry.offset);
+  VALIDATE(entry.offset >= 0, ExitCode::bad_data, name, ": ", entry.path, " has the offset ",
+           entry.offset);
 }
 
 // Blocks come from a file: each must lie inside its tensor before any arithmetic trusts it.
 void check_block(const IndexEntry& entry, const base::Block& block, const std::string& name) {
   const int64_t rows = entry.rows();
   const int64_t columns = entry.columns();
-  const bool inside = block.row >= 0 && block.rows > 0 && block.rows <= rows && block.row <= rows - block.rows &&
-                      block.column >= 0 && block.columns > 0 && block.columns <= columns && block.column <= columns - block.columns;
+  const bool inside = block.row >= 0 && block.rows > 0 && block.rows <= rows &&
+                      block.row <= rows - block.rows && block.column >= 0 && block.columns > 0 &&
+                      block.columns <= columns && block.column <= columns - block.columns;
   VALIDATE(inside, ExitCode::bad_data, name, ": a slab of ", entry.path, " lies outside of it");
 }
 
@@ -103,10 +108,12 @@ IndexEntry get_entry(ByteReader& in, const std::string& name) {
   IndexEntry entry;
   entry.path = in.get_text();
   const uint8_t type = in.get<uint8_t>();
-  VALIDATE(type <= static_cast<uint8_t>(StoredType::text), ExitCode::bad_data, name, ": ", entry.path, " has the unknown type ", int{type});
+  VALIDATE(type <= static_cast<uint8_t>(StoredType::text), ExitCode::bad_data, name, ": ",
+           entry.path, " has the unknown type ", int{type});
   entry.type = static_cast<StoredType>(type);
   const uint32_t dims = in.get<uint32_t>();
-  VALIDATE(dims <= max_dimensions, ExitCode::bad_data, name, ": ", entry.path, " has ", dims, " dimensions");
+  VALIDATE(dims <= max_dimensions, ExitCode::bad_data, name, ": ", entry.path, " has ", dims,
+           " dimensions");
   for (uint32_t d = 0; d < dims; ++d) entry.shape.push_back(in.get<int64_t>());
   entry.offset = in.get<int64_t>();
   check_shape(entry, name);
@@ -119,11 +126,13 @@ IndexEntry get_entry(ByteReader& in, const std::string& name) {
     digests = base::checked_add(digests, Pieces(block, size_of(entry.type)).count());
   }
   const size_t stored = in.get_count(sizeof(Digest));
-  VALIDATE(static_cast<int64_t>(stored) == digests, ExitCode::bad_data, name, ": ", entry.path, " has ", stored, " digests where its slabs need ",
-           digests);
+  VALIDATE(static_cast<int64_t>(stored) == digests, ExitCode::bad_data, name, ": ", entry.path,
+           " has ", stored, " digests where its slabs need ", digests);
   entry.digests.resize(stored);
   const auto* bytes = in.raw(stored * sizeof(Digest));
-  if (stored > 0) std::memcpy(entry.digests.data(), bytes, stored * sizeof(Digest));  // an empty vector's data may be null
+  if (stored > 0)
+    std::memcpy(entry.digests.data(), bytes,
+                stored * sizeof(Digest));  // an empty vector's data may be null
   return entry;
 }
 
@@ -167,7 +176,8 @@ int64_t IndexEntry::rows() const { return shape.empty() ? 1 : shape[0]; }
 
 int64_t IndexEntry::columns() const {
   int64_t columns = 1;
-  for (size_t d = 1; d < shape.size(); ++d) columns = base::checked_mul(columns, shape[d]);  // rows may be 0
+  for (size_t d = 1; d < shape.size(); ++d)
+    columns = base::checked_mul(columns, shape[d]);  // rows may be 0
   return columns;
 }
 
@@ -175,7 +185,8 @@ Pieces::Pieces(const base::Block& slab, int64_t element_bytes) : slab_(slab) {
   if (slab.empty()) return;
   const int64_t row_bytes = base::checked_mul(slab.columns, element_bytes);
   const auto sixteenth = static_cast<uint64_t>(base::checked_mul(slab.rows, row_bytes) / 16);
-  const int64_t target = std::clamp(static_cast<int64_t>(std::bit_ceil(sixteenth)), smallest_piece, largest_piece);
+  const int64_t target =
+      std::clamp(static_cast<int64_t>(std::bit_ceil(sixteenth)), smallest_piece, largest_piece);
   rows_ = std::max<int64_t>(1, target / row_bytes);
   count_ = base::ceil_div(slab.rows, rows_);
 }
@@ -190,11 +201,13 @@ std::vector<ByteRange> metadata_ranges(const std::vector<IndexEntry>& entries, i
   for (const IndexEntry& entry : entries) {
     if (entry.bytes() > 0) sorted.push_back(&entry);
   }
-  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->offset < b->offset; });
   std::vector<ByteRange> ranges;
   int64_t at = 0;
   for (const IndexEntry* entry : sorted) {
-    VALIDATE(entry->offset >= at && entry->bytes() <= file_bytes - entry->offset, ExitCode::bad_data, "dataset ", entry->path,
+    VALIDATE(entry->offset >= at && entry->bytes() <= file_bytes - entry->offset,
+             ExitCode::bad_data, "dataset ", entry->path,
              " overlaps another one or passes the end of the file");
     if (entry->offset > at) ranges.push_back({at, entry->offset});
     at = entry->offset + entry->bytes();
@@ -214,9 +227,11 @@ std::string to_bytes(const std::vector<IndexEntry>& entries) {
 
 std::vector<IndexEntry> index_from_bytes(std::string_view bytes, const std::string& name) {
   ByteReader in(bytes, name);
-  VALIDATE(std::string_view(in.raw(magic.size()), magic.size()) == magic, ExitCode::bad_data, name, " is not the index of a checkpoint");
+  VALIDATE(std::string_view(in.raw(magic.size()), magic.size()) == magic, ExitCode::bad_data, name,
+           " is not the index of a checkpoint");
   const uint32_t version = in.get<uint32_t>();
-  VALIDATE(version == index_version, ExitCode::bad_data, name, " has version ", version, ", this program reads ", index_version);
+  VALIDATE(version == index_version, ExitCode::bad_data, name, " has version ", version,
+           ", this program reads ", index_version);
   const size_t count = in.get_count(1);
   std::vector<IndexEntry> entries;
   for (size_t i = 0; i < count; ++i) entries.push_back(get_entry(in, name));
@@ -228,15 +243,20 @@ void check_tiling(const IndexEntry& entry) {
   int64_t covered = 0;
   for (const Slab& slab : entry.slabs) covered += slab.block.elements();
   const int64_t elements = entry.elements();
-  VALIDATE(covered == elements, ExitCode::bad_data, "the ranks hold ", covered, " elements of ", entry.path, ", which has ", elements);
-  // Equal sums leave one gap per overlap; sweep over rows to find an overlap. Row shards are disjoint intervals already.
+  VALIDATE(covered == elements, ExitCode::bad_data, "the ranks hold ", covered, " elements of ",
+           entry.path, ", which has ", elements);
+  // Equal sums leave one gap per overlap; sweep over rows to find an overlap. Row shards are
+  // disjoint intervals already.
   std::vector<const base::Block*> blocks;
   for (const Slab& slab : entry.slabs) blocks.push_back(&slab.block);
-  std::sort(blocks.begin(), blocks.end(), [](const auto* a, const auto* b) { return a->row < b->row; });
+  std::sort(blocks.begin(), blocks.end(),
+            [](const auto* a, const auto* b) { return a->row < b->row; });
   for (size_t i = 0; i < blocks.size(); ++i) {
-    for (size_t j = i + 1; j < blocks.size() && blocks[j]->row < blocks[i]->row + blocks[i]->rows; ++j) {
-      VALIDATE(base::intersect(*blocks[i], *blocks[j]).empty(), ExitCode::bad_data, "two ranks hold the same elements of ", entry.path,
-               " (rows from ", blocks[j]->row, "): only one of them may save them");
+    for (size_t j = i + 1; j < blocks.size() && blocks[j]->row < blocks[i]->row + blocks[i]->rows;
+         ++j) {
+      VALIDATE(base::intersect(*blocks[i], *blocks[j]).empty(), ExitCode::bad_data,
+               "two ranks hold the same elements of ", entry.path, " (rows from ", blocks[j]->row,
+               "): only one of them may save them");
     }
   }
 }

@@ -1,9 +1,10 @@
-// The index of a checkpoint: where each dataset lies in data.h5, which rectangles the ranks of the save wrote, and the digests of
-// their pieces.
+// The index of a checkpoint: where each dataset lies in data.h5, which rectangles the ranks of the
+// save wrote, and the digests of their pieces.
 //
-// A slab is the rectangle of one rank; a piece is a group of its rows of about 1/16 of the slab, at least 256 KiB and at most
-// 4 MiB: small enough that a reader at another rank count reads little beyond its own rectangle, large enough that 16 bytes of
-// digest a piece do not matter (1/16,384 at worst).
+// A slab is the rectangle of one rank; a piece is a group of its rows of about 1/16 of the slab, at
+// least 256 KiB and at most 4 MiB: small enough that a reader at another rank count reads little
+// beyond its own rectangle, large enough that 16 bytes of digest a piece do not matter (1/16,384 at
+// worst).
 #pragma once
 
 #include <cstdint>
@@ -62,11 +63,13 @@ struct ByteRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
-// What of [0, file_bytes) belongs to no dataset: the HDF5 metadata. Throws bad_data when datasets overlap or pass the end.
+// What of [0, file_bytes) belongs to no dataset: the HDF5 metadata. Throws bad_data when datasets
+// overlap or pass the end.
 std::vector<ByteRange> metadata_ranges(const std::vector<IndexEntry>& entries, int64_t file_bytes);
 
 std::string to_bytes(const std::vector<IndexEntry>& entries);
-// Throws bad_data, naming `name`, when the text is malformed: sizes are checked before anything is allocated.
+// Throws bad_data, naming `name`, when the text is malformed: sizes are checked before anything is
+// allocated.
 std::vector<IndexEntry> index_from_bytes(std::string_view bytes, const std::string& name);
 
 // Throws bad_data unless the slabs tile the dataset: no element missing, none twice.

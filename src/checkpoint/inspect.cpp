@@ -17,15 +17,20 @@ std::string extents(const std::vector<int64_t>& shape) {
 }
 
 // "/actor/weight/model.norm.weight" -> "/actor/weight"
-std::string group_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
+std::string group_of(const std::string& path) {
+  return path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+}
 
 std::string inspect_one(const std::filesystem::path& path, bool verify) {
   Reader reader(comm::CommView{}, path);
   const Manifest& m = reader.manifest();
-  std::string out = base::text("checkpoint ", path.string(), "\n  step ", m.step, ", saved ", m.saved, " by ", m.world_size,
-                               " ranks, fence ", m.fence, ", format ", m.format, ", version ", m.version.empty() ? "unknown" : m.version,
-                               m.config_digest.empty() ? "" : ", deck " + m.config_digest,
-                               "\n  ", base::human_bytes(static_cast<double>(m.data_bytes)), " in ", reader.datasets().size(), " datasets\n");
+  std::string out =
+      base::text("checkpoint ", path.string(), "\n  step ", m.step, ", saved ", m.saved, " by ",
+                 m.world_size, " ranks, fence ", m.fence, ", format ", m.format, ", version ",
+                 m.version.empty() ? "unknown" : m.version,
+                 m.config_digest.empty() ? "" : ", deck " + m.config_digest, "\n  ",
+                 base::human_bytes(static_cast<double>(m.data_bytes)), " in ",
+                 reader.datasets().size(), " datasets\n");
   std::map<std::string, std::pair<int64_t, int64_t>> groups;
   for (const DatasetInfo& info : reader.datasets()) {
     auto& [count, bytes] = groups[group_of(info.path)];
@@ -33,10 +38,12 @@ std::string inspect_one(const std::filesystem::path& path, bool verify) {
     bytes += info.bytes;
   }
   for (const auto& [name, sum] : groups) {
-    out += base::text("  ", name, ": ", sum.first, " datasets, ", base::human_bytes(static_cast<double>(sum.second)), "\n");
+    out += base::text("  ", name, ": ", sum.first, " datasets, ",
+                      base::human_bytes(static_cast<double>(sum.second)), "\n");
   }
   for (const DatasetInfo& info : reader.datasets()) {
-    out += base::text("    ", info.path, "  ", extents(info.shape), "  ", to_string(stored_type(info.type)), "\n");
+    out += base::text("    ", info.path, "  ", extents(info.shape), "  ",
+                      to_string(stored_type(info.type)), "\n");
   }
   out += "  state " + reader.state() + "\n";
   if (verify) {
@@ -49,14 +56,16 @@ std::string inspect_one(const std::filesystem::path& path, bool verify) {
 }  // namespace
 
 std::string inspect(const std::filesystem::path& path, bool verify) {
-  if (std::filesystem::exists(path / manifest_name) || list_steps(path).empty()) return inspect_one(path, verify);
+  if (std::filesystem::exists(path / manifest_name) || list_steps(path).empty())
+    return inspect_one(path, verify);
   std::string out;
   for (const int64_t step : list_steps(path)) {
     try {
       out += inspect_one(path / folder_name(step), verify);
     } catch (const UserError& error) {
       if (error.code() != ExitCode::bad_data) throw;
-      out += base::text("checkpoint ", (path / folder_name(step)).string(), "\n  DAMAGED: ", error.what(), "\n");
+      out += base::text("checkpoint ", (path / folder_name(step)).string(),
+                        "\n  DAMAGED: ", error.what(), "\n");
     }
   }
   return out;

@@ -1,5 +1,5 @@
-// Claim files of a run folder: `.run.lock.<fence>`. A claim appears complete and for one process only (link(2) of a finished
-// file); the greatest fence is the holder.
+// Claim files of a run folder: `.run.lock.<fence>`. A claim appears complete and for one process
+// only (link(2) of a finished file); the greatest fence is the holder.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,10 @@ namespace trireme::checkpoint {
 struct Claim {
   std::filesystem::path path;
   LockHolder holder;
-  double modified = 0;  // seconds, by the clock that stamps the folder's files: when its content was written, a heartbeat for instance
-  double changed = 0;   // when anything of the file was: later than `modified` where a copy kept that
+  double modified = 0;  // seconds, by the clock that stamps the folder's files: when its content
+                        // was written, a heartbeat for instance
+  double changed =
+      0;  // when anything of the file was: later than `modified` where a copy kept that
 };
 
 // What the name of a claim has room for. Fences are counted up by one, so nobody comes here.

@@ -15,7 +15,10 @@ namespace trireme::checkpoint {
 namespace {
 
 // -1: no such process.
-int64_t start_time(int64_t pid) { return job::stat_field("/proc/" + std::to_string(pid) + "/stat", job::stat_start_ticks).value_or(-1); }
+int64_t start_time(int64_t pid) {
+  return job::stat_field("/proc/" + std::to_string(pid) + "/stat", job::stat_start_ticks)
+      .value_or(-1);
+}
 
 std::string namespace_id() {
   std::string boot;
@@ -25,7 +28,9 @@ std::string namespace_id() {
   return boot + " " + std::string(link, static_cast<size_t>(std::max<ssize_t>(size, 0)));
 }
 
-std::string cluster_here() { return job::sane_job(job::process_environment("SLURM_CLUSTER_NAME").value_or("")); }
+std::string cluster_here() {
+  return job::sane_job(job::process_environment("SLURM_CLUSTER_NAME").value_or(""));
+}
 
 }  // namespace
 
@@ -68,25 +73,31 @@ Liveness ask_scheduler(const LockHolder& holder) {
   id = job::sane_job(id);
   if (id.empty() || id.starts_with('-')) return Liveness::unknown;
   if (kind == "slurm") {
-    if (is_of_another_cluster(holder)) return Liveness::unknown;  // its jobs are not known here, nor gone
+    if (is_of_another_cluster(holder))
+      return Liveness::unknown;  // its jobs are not known here, nor gone
     const auto r = job::ask_system({"squeue", "-h", "-j", id, "-o", "%T"});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
-    if (r.exit_code != 0) return r.output.find("Invalid job id") != std::string::npos ? Liveness::gone : Liveness::unknown;
-    return r.output.find_first_not_of(" \n") == std::string::npos ? Liveness::gone : Liveness::alive;
+    if (r.exit_code != 0)
+      return r.output.find("Invalid job id") != std::string::npos ? Liveness::gone
+                                                                  : Liveness::unknown;
+    return r.output.find_first_not_of(" \n") == std::string::npos ? Liveness::gone
+                                                                  : Liveness::alive;
   }
   if (kind == "pbs") {
     const auto r = job::ask_system({"qstat", id});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
     if (r.exit_code == 0) return Liveness::alive;
-    const bool gone = r.output.find("Unknown Job") != std::string::npos || r.output.find("has finished") != std::string::npos;
+    const bool gone = r.output.find("Unknown Job") != std::string::npos ||
+                      r.output.find("has finished") != std::string::npos;
     return gone ? Liveness::gone : Liveness::unknown;
   }
   return Liveness::unknown;
 }
 
 std::string describe(const LockHolder& holder) {
-  return base::text(holder.job.empty() ? "no job" : "job " + holder.job, holder.cluster.empty() ? "" : " of cluster " + holder.cluster, ", host ", holder.host,
-                    ", pid ", holder.pid, ", since ", holder.since);
+  return base::text(holder.job.empty() ? "no job" : "job " + holder.job,
+                    holder.cluster.empty() ? "" : " of cluster " + holder.cluster, ", host ",
+                    holder.host, ", pid ", holder.pid, ", since ", holder.since);
 }
 
 }  // namespace trireme::checkpoint

@@ -15,9 +15,11 @@ LockHolder this_process();
 
 // By the process table, when the holder ran on this host, boot and pid namespace.
 Liveness ask_process_table(const LockHolder& holder);
-// Whether both jobs are of a Slurm, and of different ones: their numbers say nothing of each other, and squeue here knows nothing of that job.
+// Whether both jobs are of a Slurm, and of different ones: their numbers say nothing of each other,
+// and squeue here knows nothing of that job.
 bool is_of_another_cluster(const LockHolder& holder);
-// By the scheduler of the holder's job: squeue or qstat. Several clusters may share a file system, and not all say their name: `gone` is no proof.
+// By the scheduler of the holder's job: squeue or qstat. Several clusters may share a file system,
+// and not all say their name: `gone` is no proof.
 Liveness ask_scheduler(const LockHolder& holder);
 // Whether the holder ran on a machine of this one's name before that was started anew.
 bool was_before_a_reboot(const LockHolder& holder);

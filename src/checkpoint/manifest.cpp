@@ -37,22 +37,26 @@ Json without_digest(const FullManifest& m) {
 Json parse(std::string_view text, const std::string& name) {
   try {
     return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
-      VALIDATE(static_cast<size_t>(depth) < largest_depth, ExitCode::bad_data, name, " nests deeper than a manifest does");
+      VALIDATE(static_cast<size_t>(depth) < largest_depth, ExitCode::bad_data, name,
+               " nests deeper than a manifest does");
       return true;
     });
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text(name, " is not a manifest (", error.what(), ")"));
+    throw UserError(ExitCode::bad_data,
+                    base::text(name, " is not a manifest (", error.what(), ")"));
   }
 }
 
-// get<int64_t> would cast a double of any size, which is undefined behaviour; this throws for all that is no whole number.
+// get<int64_t> would cast a double of any size, which is undefined behaviour; this throws for all
+// that is no whole number.
 int64_t whole(const Json& json) { return json.get_ref<const int64_t&>(); }
 
 FullManifest fields_of(const Json& json, const std::string& name) {
   FullManifest m;
   try {
     m.format = whole(json.at("format"));
-    VALIDATE(m.format == format_version, ExitCode::bad_data, name, " has format ", m.format, "; this program reads ", format_version);
+    VALIDATE(m.format == format_version, ExitCode::bad_data, name, " has format ", m.format,
+             "; this program reads ", format_version);
     m.version = json.at("version").get<std::string>();
     m.saved = json.at("saved").get<std::string>();
     m.step = whole(json.at("step"));
@@ -65,7 +69,9 @@ FullManifest fields_of(const Json& json, const std::string& name) {
     m.index_bytes = whole(files.at(index_name).at("bytes"));
     m.index_digest = files.at(index_name).at("xxh3_128").get<std::string>();
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text(name, " lacks a field or has one of another type (", error.what(), ")"));
+    throw UserError(
+        ExitCode::bad_data,
+        base::text(name, " lacks a field or has one of another type (", error.what(), ")"));
   }
   return m;
 }
@@ -75,7 +81,8 @@ std::optional<int64_t> size_of_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (!error) return static_cast<int64_t>(size);
-  if (error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) base::throw_errno(error.value(), "look at", path);
+  if (error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    base::throw_errno(error.value(), "look at", path);
   return std::nullopt;
 }
 
@@ -89,30 +96,38 @@ std::string to_json(const FullManifest& manifest) {
 
 FullManifest manifest_from_json(std::string_view text, const std::string& name) {
   const FullManifest manifest = fields_of(parse(text, name), name);
-  // Written anew it must be the same text: then every byte of it, its own digest included, is as it was saved.
-  VALIDATE(to_json(manifest) == text, ExitCode::bad_data, name, " does not fit its SHA-256: it was changed after the save");
+  // Written anew it must be the same text: then every byte of it, its own digest included, is as it
+  // was saved.
+  VALIDATE(to_json(manifest) == text, ExitCode::bad_data, name,
+           " does not fit its SHA-256: it was changed after the save");
   return manifest;
 }
 
 FullManifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / manifest_name;
-  VALIDATE(size_of_file(path).has_value(), ExitCode::bad_data, checkpoint.string(), " has no ", manifest_name, ": not a whole checkpoint");
-  FullManifest manifest = manifest_from_json(base::read_file(path, largest_manifest), path.string());
-  for (const auto& [name, bytes] : {std::pair{data_name, manifest.data_bytes}, std::pair{index_name, manifest.index_bytes}}) {
+  VALIDATE(size_of_file(path).has_value(), ExitCode::bad_data, checkpoint.string(), " has no ",
+           manifest_name, ": not a whole checkpoint");
+  FullManifest manifest =
+      manifest_from_json(base::read_file(path, largest_manifest), path.string());
+  for (const auto& [name, bytes] :
+       {std::pair{data_name, manifest.data_bytes}, std::pair{index_name, manifest.index_bytes}}) {
     const auto found = size_of_file(checkpoint / name);
     VALIDATE(found.has_value(), ExitCode::bad_data, (checkpoint / name).string(), " is missing");
-    VALIDATE(*found == bytes, ExitCode::bad_data, (checkpoint / name).string(), " has ", *found, " bytes, its manifest says ", bytes,
-             ": truncated or replaced");
+    VALIDATE(*found == bytes, ExitCode::bad_data, (checkpoint / name).string(), " has ", *found,
+             " bytes, its manifest says ", bytes, ": truncated or replaced");
   }
   return manifest;
 }
 
 void require_step(const Manifest& manifest, const std::filesystem::path& checkpoint, int64_t step) {
-  VALIDATE(manifest.step == step, ExitCode::bad_data, checkpoint.string(), " holds step ", manifest.step,
-           " by its manifest: the folder was renamed (give it its own name again, or load it by ckpt.resume from another folder)");
+  VALIDATE(manifest.step == step, ExitCode::bad_data, checkpoint.string(), " holds step ",
+           manifest.step,
+           " by its manifest: the folder was renamed (give it its own name again, or load it by "
+           "ckpt.resume from another folder)");
 }
 
-std::string metadata_digest(const std::filesystem::path& data_file, const std::vector<ByteRange>& ranges) {
+std::string metadata_digest(const std::filesystem::path& data_file,
+                            const std::vector<ByteRange>& ranges) {
   constexpr int64_t step = int64_t{4} << 20;
   const base::FileDescriptor fd = base::open_read(data_file);
   std::vector<std::byte> buffer;
@@ -138,13 +153,16 @@ std::string utc_now() {
 
 int64_t step_of(const std::string& folder_name) {
   constexpr std::string_view prefix = "step-";
-  if (!folder_name.starts_with(prefix) || folder_name.size() < prefix.size() + 6 || folder_name.size() > prefix.size() + 18) return -1;
+  if (!folder_name.starts_with(prefix) || folder_name.size() < prefix.size() + 6 ||
+      folder_name.size() > prefix.size() + 18)
+    return -1;
   int64_t step = 0;
   for (const char c : std::string_view(folder_name).substr(prefix.size())) {
     if (c < '0' || c > '9') return -1;
     step = step * 10 + (c - '0');
   }
-  const bool padded = folder_name.size() > prefix.size() + 6 && folder_name[prefix.size()] == '0';  // another folder has that step
+  const bool padded = folder_name.size() > prefix.size() + 6 &&
+                      folder_name[prefix.size()] == '0';  // another folder has that step
   return padded ? -1 : step;
 }
 

@@ -22,15 +22,18 @@ struct FullManifest : Manifest {
 };
 
 std::string to_json(const FullManifest& manifest);
-// Throws bad_data, naming `name`: not JSON, another format, a field missing or of another type, or a SHA-256 that does not fit.
+// Throws bad_data, naming `name`: not JSON, another format, a field missing or of another type, or
+// a SHA-256 that does not fit.
 FullManifest manifest_from_json(std::string_view text, const std::string& name);
 FullManifest read_manifest(const std::filesystem::path& checkpoint);
-// For a checkpoint in its place among others, where folders are ordered, replaced and removed by their names. Throws bad_data when the manifest says
-// another step than the name: somebody renamed the folder.
+// For a checkpoint in its place among others, where folders are ordered, replaced and removed by
+// their names. Throws bad_data when the manifest says another step than the name: somebody renamed
+// the folder.
 void require_step(const Manifest& manifest, const std::filesystem::path& checkpoint, int64_t step);
 
 // Digest of the HDF5 metadata: the bytes of data.h5 in `ranges`.
-std::string metadata_digest(const std::filesystem::path& data_file, const std::vector<struct ByteRange>& ranges);
+std::string metadata_digest(const std::filesystem::path& data_file,
+                            const std::vector<struct ByteRange>& ranges);
 
 std::string utc_now();  // 2026-11-21T14:03:33Z
 

@@ -1,4 +1,5 @@
-// Before a save is committed: are the bytes on the device those that were written? A sample, since all would take as long as the save.
+// Before a save is committed: are the bytes on the device those that were written? A sample, since
+// all would take as long as the save.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,13 @@
 
 namespace trireme::checkpoint {
 
-// Reads a piece chosen by `seed` from the device (not the page cache) and compares its digest; throws io_error.
-void read_back_one(const std::filesystem::path& path, const std::vector<WrittenSlab>& slabs, uint64_t seed);
+// Reads a piece chosen by `seed` from the device (not the page cache) and compares its digest;
+// throws io_error.
+void read_back_one(const std::filesystem::path& path, const std::vector<WrittenSlab>& slabs,
+                   uint64_t seed);
 
-// Where two ranks' rectangles meet, in two datasets chosen by `seed`, the same on every rank: what each rank knows of its first and last piece.
+// Where two ranks' rectangles meet, in two datasets chosen by `seed`, the same on every rank: what
+// each rank knows of its first and last piece.
 struct Borders {
   struct Border {
     base::Block block;  // empty: this rank has none
@@ -27,11 +31,12 @@ struct Borders {
   std::vector<OfDataset> datasets;
 };
 // Collective. After every rank has written.
-Borders exchange_borders(const comm::CommView& comm, const std::vector<IndexEntry>& entries, const std::vector<WrittenSlab>& slabs,
-                         uint64_t seed);
+Borders exchange_borders(const comm::CommView& comm, const std::vector<IndexEntry>& entries,
+                         const std::vector<WrittenSlab>& slabs, uint64_t seed);
 
-// Reads the last piece of this rank's rectangle and the first one of the rectangle that begins where it ends, from the device, and compares both;
-// throws io_error. A page that two nodes wrote shows here.
+// Reads the last piece of this rank's rectangle and the first one of the rectangle that begins
+// where it ends, from the device, and compares both; throws io_error. A page that two nodes wrote
+// shows here.
 void read_back_borders(const std::filesystem::path& path, const Borders& borders, int rank);
 
 }  // namespace trireme::checkpoint

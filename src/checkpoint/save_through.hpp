@@ -1,4 +1,5 @@
-// A save whose data may be changed by another thread between tensors: the gate is asked before each dataset is read.
+// A save whose data may be changed by another thread between tensors: the gate is asked before each
+// dataset is read.
 #pragma once
 
 #include "trireme/checkpoint/writer.hpp"
@@ -16,7 +17,8 @@ class DataGate {
   virtual void end_write(size_t dataset) { static_cast<void>(dataset); }
 };
 
-SaveReport save_through(const comm::CommView& comm, const std::filesystem::path& folder, int64_t step, const Content& content,
-                        const SaveOptions& options, DataGate& gate);
+SaveReport save_through(const comm::CommView& comm, const std::filesystem::path& folder,
+                        int64_t step, const Content& content, const SaveOptions& options,
+                        DataGate& gate);
 
 }  // namespace trireme::checkpoint

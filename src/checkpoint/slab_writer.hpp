@@ -1,4 +1,5 @@
-// One rank's rectangles into data.h5, with digests on the way: a piece is hashed and written while it lies in the cache.
+// One rank's rectangles into data.h5, with digests on the way: a piece is hashed and written while
+// it lies in the cache.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct WrittenSlab {
 class SlabWriter {
  public:
   // Writes whole pages of `page_bytes` only.
-  SlabWriter(const std::filesystem::path& path, int64_t page_bytes, const std::function<void(const char*)>& beat);
+  SlabWriter(const std::filesystem::path& path, int64_t page_bytes,
+             const std::function<void(const char*)>& beat);
   // `data`: the rectangle, dense.
   WrittenSlab write(const IndexEntry& entry, const base::Block& block, const void* data);
   // What was kept back since it fills no page, in the order of writing.
@@ -52,7 +54,8 @@ class SlabWriter {
 };
 
 // Reads a piece's bytes, dense, into `into`.
-void read_piece(int fd, const std::filesystem::path& path, const IndexEntry& entry, const base::Block& piece, std::byte* into);
+void read_piece(int fd, const std::filesystem::path& path, const IndexEntry& entry,
+                const base::Block& piece, std::byte* into);
 
 // Where row `row`, column `column` of a dataset lies in the file.
 int64_t file_offset(const IndexEntry& entry, int64_t row, int64_t column);

@@ -1,7 +1,9 @@
-// The order of a save; each line is a crash point after which a load finds the old or the new checkpoint, whole:
-//   preflight of the free space -> temporary folder -> layout by HDF5 -> data by every rank -> pages that ranks share, by one of
-//   them -> fsync -> a random piece of each rank, and pieces where two ranks meet, read back -> index -> manifest -> fsync of the
-//   folder -> vote -> fence -> rename -> fsync of the parent -> `latest` -> removal of old ones.
+// The order of a save; each line is a crash point after which a load finds the old or the new
+// checkpoint, whole:
+//   preflight of the free space -> temporary folder -> layout by HDF5 -> data by every rank ->
+//   pages that ranks share, by one of them -> fsync -> a random piece of each rank, and pieces
+//   where two ranks meet, read back -> index -> manifest -> fsync of the folder -> vote -> fence ->
+//   rename -> fsync of the parent -> `latest` -> removal of old ones.
 #include "trireme/checkpoint/writer.hpp"
 
 #include <fcntl.h>
@@ -35,11 +37,18 @@ constexpr double space_factor = 1.1;
 // One save in progress on one rank.
 class Save {
  public:
-  Save(const comm::CommView& comm, std::filesystem::path folder, int64_t step, const Content& content, const SaveOptions& options,
-       DataGate& gate)
-      : comm_(comm), folder_(std::move(folder)), step_(step), content_(content), options_(options), gate_(gate),
-        fence_(options.lock != nullptr ? options.lock->fence() : 0), temporary_(temporary_folder(folder_, step, fence_)),
-        data_file_(temporary_ / data_name), root_(comm.rank() == 0) {}
+  Save(const comm::CommView& comm, std::filesystem::path folder, int64_t step,
+       const Content& content, const SaveOptions& options, DataGate& gate)
+      : comm_(comm),
+        folder_(std::move(folder)),
+        step_(step),
+        content_(content),
+        options_(options),
+        gate_(gate),
+        fence_(options.lock != nullptr ? options.lock->fence() : 0),
+        temporary_(temporary_folder(folder_, step, fence_)),
+        data_file_(temporary_ / data_name),
+        root_(comm.rank() == 0) {}
 
   SaveReport run();
 
@@ -69,10 +78,11 @@ class Save {
   std::filesystem::path data_file_;
   bool root_;
 
-  std::vector<IndexEntry> entries_;  // datasets of the content, then /state; slabs and digests on rank 0
+  std::vector<IndexEntry>
+      entries_;  // datasets of the content, then /state; slabs and digests on rank 0
   std::vector<base::Block> blocks_;  // rank 0: [rank][dataset]
   int64_t file_bytes_ = 0;
-  std::vector<WrittenSlab> mine_;    // what this rank writes
+  std::vector<WrittenSlab> mine_;  // what this rank writes
   SaveReport report_;
 };
 
@@ -81,7 +91,8 @@ void check_options(const SaveOptions& options, int64_t step, const Content& cont
            " (a checkpoint is deleted only when a later one is committed): use 2 or more");
   VALIDATE(step >= 0, ExitCode::configuration, "a checkpoint cannot have the step ", step);
   for (const Dataset& d : content.datasets) {
-    VALIDATE(d.path.starts_with('/') && d.path != state_path, ExitCode::configuration, "'", d.path, "' cannot name a dataset");
+    VALIDATE(d.path.starts_with('/') && d.path != state_path, ExitCode::configuration, "'", d.path,
+             "' cannot name a dataset");
     VALIDATE(d.block.empty() || d.data != nullptr, ExitCode::internal, "no data for ", d.path);
   }
 }
@@ -95,7 +106,8 @@ void Save::describe() {
     entry.shape = d.shape;
     entries_.push_back(std::move(entry));
   }
-  const auto state_bytes = comm_.broadcast_value<int64_t>(static_cast<int64_t>(content_.state.size()), 0);
+  const auto state_bytes =
+      comm_.broadcast_value<int64_t>(static_cast<int64_t>(content_.state.size()), 0);
   IndexEntry state;
   state.path = state_path;
   state.type = StoredType::text;
@@ -139,8 +151,9 @@ void Save::preflight() {
     std::filesystem::create_directories(folder_);
     const auto needed = static_cast<uint64_t>(space_factor * static_cast<double>(bytes));
     const uint64_t free = base::free_space(folder_);
-    VALIDATE(free >= needed, ExitCode::io_error, "no space for a checkpoint in ", folder_.string(), " (needed ",
-             base::human_bytes(static_cast<double>(needed)), ", free ", base::human_bytes(static_cast<double>(free)),
+    VALIDATE(free >= needed, ExitCode::io_error, "no space for a checkpoint in ", folder_.string(),
+             " (needed ", base::human_bytes(static_cast<double>(needed)), ", free ",
+             base::human_bytes(static_cast<double>(free)),
              "): free some, lower ckpt.keep, or set ckpt.path");
   });
   crash_point("ckpt.preflight");
@@ -181,7 +194,8 @@ void Save::write() {
       gate_.end_write(d);
     }
     const IndexEntry& state = entries_.back();
-    if (root_ && state.bytes() > 0) mine_.push_back(writer->write(state, {0, state.shape[0], 0, 1}, content_.state.data()));
+    if (root_ && state.bytes() > 0)
+      mine_.push_back(writer->write(state, {0, state.shape[0], 0, 1}, content_.state.data()));
     report_.written_by_me = writer->bytes();
     region.add_bytes(writer->bytes());
   });
@@ -203,14 +217,16 @@ void Save::verify_sample() {
   base::Stopwatch watch;
   beat("checkpoint: verify");
   const auto seed = static_cast<uint64_t>(step_ * 1'000'003);
-  const Borders borders = options_.verify ? exchange_borders(comm_, entries_, mine_, seed) : Borders{};
+  const Borders borders =
+      options_.verify ? exchange_borders(comm_, entries_, mine_, seed) : Borders{};
   agreed(comm_, [&] {
     if (options_.verify) {
       read_back_one(data_file_, mine_, seed + static_cast<uint64_t>(comm_.rank()));
       read_back_borders(data_file_, borders, comm_.rank());
     }
     const auto found = static_cast<int64_t>(std::filesystem::file_size(data_file_));
-    VALIDATE(found == file_bytes_, ExitCode::io_error, data_file_.string(), " has ", found, " bytes instead of ", file_bytes_);
+    VALIDATE(found == file_bytes_, ExitCode::io_error, data_file_.string(), " has ", found,
+             " bytes instead of ", file_bytes_);
   });
   report_.verify_seconds = watch.seconds();
   crash_point("ckpt.verified");
@@ -219,7 +235,8 @@ void Save::verify_sample() {
 // Digests travel in the order in which a rank wrote its slabs, which is that of the datasets.
 void Save::gather_digests() {
   std::vector<Digest> mine;
-  for (const WrittenSlab& slab : mine_) mine.insert(mine.end(), slab.digests.begin(), slab.digests.end());
+  for (const WrittenSlab& slab : mine_)
+    mine.insert(mine.end(), slab.digests.begin(), slab.digests.end());
   report_.pieces_by_me = static_cast<int64_t>(mine.size());
   const auto all = comm_.gather_ragged(std::span<const Digest>(mine), 0);
   if (!root_) return;
@@ -270,15 +287,21 @@ void Save::write_index_and_manifest() {
 }
 
 void Save::vote_and_commit() {
-  crash_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's data are on the device
+  crash_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's data
+                              // are on the device
   beat("checkpoint: commit");
   agreed_on_root(comm_, [&] {
     for (const RunLock* lock : {options_.lock, options_.folder_lock}) {
-      VALIDATE(lock == nullptr || lock->still_mine(), ExitCode::locked, "another run has taken over ", lock->folder().string(),
-               ", or the claim of this one was moved away with the folder (it holds fence ", lock->fence(), "): nothing was committed");
+      VALIDATE(lock == nullptr || lock->still_mine(), ExitCode::locked,
+               "another run has taken over ", lock->folder().string(),
+               ", or the claim of this one was moved away with the folder (it holds fence ",
+               lock->fence(), "): nothing was committed");
     }
     commit(temporary_, folder_, step_,
-           {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from,
+           {.fence = fence_,
+            .keep = options_.keep,
+            .pinned = options_.pinned,
+            .resumed_from = options_.resumed_from,
             .before_removal = options_.before_removal});
   });
 }
@@ -308,14 +331,15 @@ SaveReport Save::run() {
 
 }  // namespace
 
-SaveReport save_through(const comm::CommView& comm, const std::filesystem::path& folder, int64_t step, const Content& content,
-                        const SaveOptions& options, DataGate& gate) {
+SaveReport save_through(const comm::CommView& comm, const std::filesystem::path& folder,
+                        int64_t step, const Content& content, const SaveOptions& options,
+                        DataGate& gate) {
   trace::Region region{"checkpoint save", step, trace::Category::io};
   return Save(comm, folder, step, content, options, gate).run();
 }
 
-SaveReport save(const comm::CommView& comm, const std::filesystem::path& folder, int64_t step, const Content& content,
-                const SaveOptions& options) {
+SaveReport save(const comm::CommView& comm, const std::filesystem::path& folder, int64_t step,
+                const Content& content, const SaveOptions& options) {
   DataGate direct;
   return save_through(comm, folder, step, content, options, direct);
 }

@@ -10,26 +10,31 @@
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/key_table.hpp"
+#include "trireme/job/facts.hpp"
 #include "trireme/tools/commands.hpp"
 #include "trireme/tools/dry_run.hpp"
-#include "trireme/job/facts.hpp"
 
 namespace trireme::cli {
 namespace {
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 done, 64 usage, 65 bad data, 66 input missing, 69 environment unfit, 70 internal error or lost rank,\n"
-    "71 out of memory, 73 run folder locked, 74 I/O error, 75 stopped with a checkpoint (run again), 76 stopped without one,\n"
+    "Exit codes: 0 done, 64 usage, 65 bad data, 66 input missing, 69 environment unfit, 70 "
+    "internal error or lost rank,\n"
+    "71 out of memory, 73 run folder locked, 74 I/O error, 75 stopped with a checkpoint (run "
+    "again), 76 stopped without one,\n"
     "77 permission, 78 configuration.";
 
 std::string build_text() {
-  return base::text(version_text, "\n  build     ", build_type, ", ", compiler, "\n  LibTorch  ", torch_build, "\n  MPI       ", mpi_build,
-                    "\n  HDF5      ", hdf5_version, "\n  Kokkos    ", kokkos_version, "\n  CUDA      ", cuda_build, "\n  GPUs      ", gpu_variant, "\n");
+  return base::text(version_text, "\n  build     ", build_type, ", ", compiler, "\n  LibTorch  ",
+                    torch_build, "\n  MPI       ", mpi_build, "\n  HDF5      ", hdf5_version,
+                    "\n  Kokkos    ", kokkos_version, "\n  CUDA      ", cuda_build,
+                    "\n  GPUs      ", gpu_variant, "\n");
 }
 
 template <class E>
 void add_words(CLI::App& app, E& value, const std::string& help) {
-  const std::vector<std::string> words(std::begin(config::Words<E>::list), std::end(config::Words<E>::list));
+  const std::vector<std::string> words(std::begin(config::Words<E>::list),
+                                       std::end(config::Words<E>::list));
   app.add_option_function<std::string>(
          "--dtype",
          [&value, words](const std::string& word) {
@@ -41,11 +46,16 @@ void add_words(CLI::App& app, E& value, const std::string& help) {
 void add_dtype(CLI::App& app, config::ComputeType& dtype) {
   add_words(app, dtype, "Compute type; auto: bf16 where all ranks multiply it natively, else fp32");
 }
-void add_dtype(CLI::App& app, config::DType& dtype) { add_words(app, dtype, "Type of the stored weights"); }
+void add_dtype(CLI::App& app, config::DType& dtype) {
+  add_words(app, dtype, "Type of the stored weights");
+}
 
 void add_device(CLI::App& app, config::Device& device) {
   app.add_option_function<std::string>(
-         "--device", [&device](const std::string& word) { device = config::choice_of<config::Device>(word).value(); },
+         "--device",
+         [&device](const std::string& word) {
+           device = config::choice_of<config::Device>(word).value();
+         },
          "auto: GPUs where every rank sees one; cpu; cuda (default auto)")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
@@ -61,18 +71,26 @@ class Parser {
  public:
   Parser() {
     app_.set_version_flag("--version", version_text);
-    app_.add_flag_callback("--config", [] { print_and_leave(build_text()); }, "What this program was built with");
-    app_.add_flag_callback("--keys", [] { print_and_leave(config::key_table_markdown()); }, "All deck keys as a Markdown page");
+    app_.add_flag_callback(
+        "--config", [] { print_and_leave(build_text()); }, "What this program was built with");
+    app_.add_flag_callback(
+        "--keys", [] { print_and_leave(config::key_table_markdown()); },
+        "All deck keys as a Markdown page");
     app_.add_option_function<std::string>(
-        "--help-deck", [](const std::string& what) { print_and_leave(config::key_help(what == "all" ? "" : what)); },
+        "--help-deck",
+        [](const std::string& what) {
+          print_and_leave(config::key_help(what == "all" ? "" : what));
+        },
         "Help on a deck section or key (all: every key)");
     app_.footer(exit_codes);
     app_.option_defaults()->always_capture_default();  // help shows them
     app_.require_subcommand(1);
-    add_training(config::Command::ppo, "Train a policy with PPO or a relative of it", &driver::run_ppo);
+    add_training(config::Command::ppo, "Train a policy with PPO or a relative of it",
+                 &driver::run_ppo);
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
     add_training(config::Command::rm, "Train a reward model on pairs of answers", &driver::run_rm);
-    add_training(config::Command::dpo, "Train a policy on pairs of answers (DPO, cDPO, IPO)", &driver::run_dpo);
+    add_training(config::Command::dpo, "Train a policy on pairs of answers (DPO, cDPO, IPO)",
+                 &driver::run_dpo);
     add_plan();
     add_generate();
     add_score();
@@ -92,13 +110,15 @@ class Parser {
       const std::string unknown = unknown_word();
       const auto subcommands = app_.get_subcommands();
       const std::string whose = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
-      throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown, ": see trireme ", whose, "--help"));
+      throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown,
+                                                  ": see trireme ", whose, "--help"));
     }
     return invocation_ ? invocation_() : Invocation{};
   }
 
  private:
-  // What stands in the place of a subcommand and is none, with the nearest one; "" when there is one.
+  // What stands in the place of a subcommand and is none, with the nearest one; "" when there is
+  // one.
   std::string unknown_word() const {
     const auto unknown = app_.remaining();
     if (unknown.empty() || !app_.get_subcommands().empty()) return "";
@@ -106,7 +126,8 @@ class Parser {
     for (const auto* sub : app_.get_subcommands({})) known.push_back(sub->get_name());
     for (const auto* option : app_.get_options()) known.push_back(option->get_name());
     const std::string near = base::nearest(unknown.front(), known);
-    return base::text("'", unknown.front(), "' is neither a subcommand nor an option", near.empty() ? "" : " (nearest: " + near + ")");
+    return base::text("'", unknown.front(), "' is neither a subcommand nor an option",
+                      near.empty() ? "" : " (nearest: " + near + ")");
   }
 
   using Trainer = ExitCode (*)(const config::Options&, const comm::Session&);
@@ -119,66 +140,93 @@ class Parser {
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     auto machine = std::make_shared<tools::DryRun>();
     auto wants_dry = std::make_shared<bool>(false);
-    auto* dry = sub->add_flag("--dry-run", *wants_dry, "Check the deck and print the role map for --ranks; start nothing");
-    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run (default: those of mpirun, else 1)")->needs(dry)->check(CLI::Range(1, 1 << 20));
-    sub->add_option("--ranks-per-node", machine->ranks_per_node, "Ranks of a node, for --dry-run (0: all)")
+    auto* dry = sub->add_flag("--dry-run", *wants_dry,
+                              "Check the deck and print the role map for --ranks; start nothing");
+    sub->add_option("--ranks", machine->ranks,
+                    "Ranks of the job, for --dry-run (default: those of mpirun, else 1)")
+        ->needs(dry)
+        ->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--ranks-per-node", machine->ranks_per_node,
+                    "Ranks of a node, for --dry-run (0: all)")
         ->needs(dry)
         ->check(CLI::NonNegativeNumber);
     sub->footer("trireme --help-deck SECTION explains the keys.");
     sub->final_callback([this, sub, deck, overrides, command, trainer, wants_dry, machine] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
-        if (options->run.name.empty()) options->run.name = std::filesystem::path(*deck).stem().string();
+        if (options->run.name.empty())
+          options->run.name = std::filesystem::path(*deck).stem().string();
         config::validate(*options, command, {.deck = *deck});
         if (speaks()) {
           for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
         }
         if (*wants_dry) {
           const auto launch = job::read_launch(job::process_environment);
-          if (sub->count("--ranks") == 0 && launch.local_size > 0) *machine = {launch.size, launch.local_size};
-          return Invocation{Needs::nothing, [options, command, machine](const comm::Session*) {
-                              return speaks() ? tools::run_dry(*options, command, *machine) : ExitCode::done;
-                            }, config::Device::cpu};
+          if (sub->count("--ranks") == 0 && launch.local_size > 0)
+            *machine = {launch.size, launch.local_size};
+          return Invocation{Needs::nothing,
+                            [options, command, machine](const comm::Session*) {
+                              return speaks() ? tools::run_dry(*options, command, *machine)
+                                              : ExitCode::done;
+                            },
+                            config::Device::cpu};
         }
-        return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
+        return Invocation{Needs::mpi,
+                          [options, trainer](const comm::Session* session) {
+                            return trainer(*options, *session);
+                          },
                           options->run.device, base::isa_from(config::to_string(options->run.isa))};
       };
     });
   }
 
   void add_plan() {
-    auto* sub = app_.add_subcommand("plan", "Memory and modelled time of a PPO job, before it is submitted");
+    auto* sub = app_.add_subcommand(
+        "plan", "Memory and modelled time of a PPO job, before it is submitted");
     auto deck = std::make_shared<std::string>();
     auto overrides = std::make_shared<std::vector<std::string>>();
     auto command = std::make_shared<tools::PlanCommand>();
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     sub->add_option("--nodes", command->nodes, "Nodes of the job")->check(CLI::Range(1, 1 << 16));
-    sub->add_option("--gpus-per-node", command->gpus_per_node, "One rank each")->check(CLI::Range(1, 64));
-    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40, gh200, a file of a machine (.toml), or this: CPUs and this node's free memory");
-    sub->add_flag("--search", command->search, "Ranks settings of the deck that fit, by the modelled time of an iteration");
+    sub->add_option("--gpus-per-node", command->gpus_per_node, "One rank each")
+        ->check(CLI::Range(1, 64));
+    sub->add_option("--machine", command->machine,
+                    "h100, h200, a100-80, a100-40, gh200, a file of a machine (.toml), or this: "
+                    "CPUs and this node's free memory");
+    sub->add_flag("--search", command->search,
+                  "Ranks settings of the deck that fit, by the modelled time of an iteration");
     sub->final_callback([this, deck, overrides, command] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
-        VALIDATE(options->data.dataset.empty() || !options->data.prompt_dataset.empty(), ExitCode::usage, *deck,
-                 " has data.dataset and no data.prompt_dataset: trireme plan is for decks of ppo, not of sft, rm or dpo");
-        config::validate(*options, config::Command::ppo, {.deck = *deck, .check_files = false});  // those of the cluster need not be here
-        return Invocation{Needs::nothing, [options, command](const comm::Session*) {
+        VALIDATE(options->data.dataset.empty() || !options->data.prompt_dataset.empty(),
+                 ExitCode::usage, *deck,
+                 " has data.dataset and no data.prompt_dataset: trireme plan is for decks of ppo, "
+                 "not of sft, rm or dpo");
+        config::validate(
+            *options, config::Command::ppo,
+            {.deck = *deck, .check_files = false});  // those of the cluster need not be here
+        return Invocation{Needs::nothing,
+                          [options, command](const comm::Session*) {
                             return speaks() ? tools::run_plan(*options, *command) : ExitCode::done;
-                          }, config::Device::cpu};
+                          },
+                          config::Device::cpu};
       };
     });
   }
 
   // A tool: its options fill `command`, `run` does it.
   template <class Command, class Run>
-  CLI::App* add_tool(const char* name, const char* help, std::shared_ptr<Command> command, Needs needs, Run run) {
+  CLI::App* add_tool(const char* name, const char* help, std::shared_ptr<Command> command,
+                     Needs needs, Run run) {
     auto* sub = app_.add_subcommand(name, help);
     sub->final_callback([this, command, needs, run] {
       invocation_ = [=] {
         auto device = config::Device::cpu;
         if constexpr (requires { command->device; }) device = command->device;
-        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }, device};
+        return Invocation{
+            needs, [command, run](const comm::Session* session) { return run(*command, session); },
+            device};
       };
     });
     return sub;
@@ -186,34 +234,53 @@ class Parser {
 
   void add_generate() {
     auto c = std::make_shared<tools::GenerateCommand>();
-    auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c, Needs::mpi,
-                         [](const auto& command, const comm::Session* session) { return tools::run_generate(command, *session); });
+    auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c,
+                         Needs::mpi, [](const auto& command, const comm::Session* session) {
+                           return tools::run_generate(command, *session);
+                         });
     sub->add_option("--model", c->model, "Model folder")->required();
-    sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")->required();
+    sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")
+        ->required();
     sub->add_option("--output", c->output, "Answers; - for standard output")->required();
     sub->add_option("--n", c->n, "Samples of each prompt")->check(CLI::Range(1, 4095));
-    sub->add_option("--max-new-tokens", c->max_new_tokens, "Length limit")->check(CLI::PositiveNumber);
-    sub->add_option("--min-new-tokens", c->min_new_tokens, "Tokens before an answer may end")->check(CLI::NonNegativeNumber);
+    sub->add_option("--max-new-tokens", c->max_new_tokens, "Length limit")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--min-new-tokens", c->min_new_tokens, "Tokens before an answer may end")
+        ->check(CLI::NonNegativeNumber);
     sub->add_option("--temperature", c->temperature, "0: greedy")->check(CLI::NonNegativeNumber);
     sub->add_option("--top-p", c->top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
     sub->add_option("--top-k", c->top_k, "0: off")->check(CLI::NonNegativeNumber);
     sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
-    sub->add_option("--stop-token-ids", c->stop_token_ids, "Tokens that end an answer, also with --ignore-eos")->delimiter(',');
-    sub->add_option("--logit-bias", c->logit_bias, "ID=BIAS or text:TEXT=BIAS, added before drawing (-100: never drawn); may be given several times");
-    sub->add_option("--max-batch", c->max_batch, "Sequences that a replica decodes together")->check(CLI::Range(1, 65536));
+    sub->add_option("--stop-token-ids", c->stop_token_ids,
+                    "Tokens that end an answer, also with --ignore-eos")
+        ->delimiter(',');
+    sub->add_option("--logit-bias", c->logit_bias,
+                    "ID=BIAS or text:TEXT=BIAS, added before drawing (-100: never drawn); may be "
+                    "given several times");
+    sub->add_option("--max-batch", c->max_batch, "Sequences that a replica decodes together")
+        ->check(CLI::Range(1, 65536));
     sub->add_option("--speculation-tokens", c->speculation_tokens,
-                    "Guesses of the next tokens that a step computes while up to 4 sequences run, by what stood there before; same answers; 0: off")
+                    "Guesses of the next tokens that a step computes while up to 4 sequences run, "
+                    "by what stood there before; same answers; 0: off")
         ->check(CLI::Range(0, 7));
-    sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
+    sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")
+        ->check(CLI::PositiveNumber);
     sub->add_option_function<std::string>(
-           "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },
+           "--backend",
+           [c](const std::string& word) {
+             c->backend = config::choice_of<config::GenerateBackend>(word).value();
+           },
            "fused (kernels of our own, on CPUs) or torch (LibTorch's operations); default auto")
         ->check(CLI::IsMember({"auto", "fused", "torch"}));
     add_device(*sub, c->device);
     sub->add_option_function<std::string>(
-           "--weights", [c](const std::string& word) { c->weights = config::choice_of<config::RolloutWeights>(word).value(); },
-           "model (the weights as they are) or int8 (copies in 8 bits, on CPUs: faster, other answers); default model")
+           "--weights",
+           [c](const std::string& word) {
+             c->weights = config::choice_of<config::RolloutWeights>(word).value();
+           },
+           "model (the weights as they are) or int8 (copies in 8 bits, on CPUs: faster, other "
+           "answers); default model")
         ->check(CLI::IsMember({"model", "int8"}));
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
@@ -223,33 +290,45 @@ class Parser {
   void add_score() {
     auto c = std::make_shared<tools::ScoreCommand>();
     auto* sub = add_tool("score", "Log-probabilities of given texts, and rewards", c, Needs::mpi,
-                         [](const auto& command, const comm::Session* session) { return tools::run_score(command, *session); });
+                         [](const auto& command, const comm::Session* session) {
+                           return tools::run_score(command, *session);
+                         });
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
     sub->add_option("--input", c->input, "Lines with `text` or `input_ids`")->required();
     sub->add_option("--output", c->output, "Scores; - for standard output")->required();
-    sub->add_option("--temperature", c->temperature, "Divides the logits")->check(CLI::PositiveNumber);
-    sub->add_option("--micro-batch-tokens", c->micro_batch_tokens, "Tokens of one forward pass")->check(CLI::PositiveNumber);
+    sub->add_option("--temperature", c->temperature, "Divides the logits")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--micro-batch-tokens", c->micro_batch_tokens, "Tokens of one forward pass")
+        ->check(CLI::PositiveNumber);
     add_device(*sub, c->device);
     add_dtype(*sub, c->dtype);
   }
 
   void add_tokenize() {
     auto c = std::make_shared<tools::TokenizeCommand>();
-    auto* sub = add_tool("tokenize", "Text to ids and back", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return tools::run_tokenize(command); });
+    auto* sub = add_tool(
+        "tokenize", "Text to ids and back", c, Needs::nothing,
+        [](const auto& command, const comm::Session*) { return tools::run_tokenize(command); });
     sub->add_option("--model", c->model, "Model folder")->required();
-    sub->add_option("--input", c->input, "Lines with `text`, `ids` (--decode) or `messages` (--chat)")->required();
+    sub->add_option("--input", c->input,
+                    "Lines with `text`, `ids` (--decode) or `messages` (--chat)")
+        ->required();
     sub->add_option("--output", c->output, "Result; - for standard output")->required();
-    auto* decode = sub->add_flag_callback("--decode", [c] { c->mode = tools::TokenizeMode::decode; }, "ids to text");
-    sub->add_flag_callback("--chat", [c] { c->mode = tools::TokenizeMode::chat; }, "messages to text and ids")->excludes(decode);
+    auto* decode = sub->add_flag_callback(
+        "--decode", [c] { c->mode = tools::TokenizeMode::decode; }, "ids to text");
+    sub->add_flag_callback(
+           "--chat", [c] { c->mode = tools::TokenizeMode::chat; }, "messages to text and ids")
+        ->excludes(decode);
   }
 
   void add_init() {
     auto c = std::make_shared<tools::InitCommand>();
-    auto* sub = add_tool("init", "Random weights of a given shape", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return tools::run_init(command); });
-    sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")->required();
+    auto* sub = add_tool(
+        "init", "Random weights of a given shape", c, Needs::nothing,
+        [](const auto& command, const comm::Session*) { return tools::run_init(command); });
+    sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")
+        ->required();
     sub->add_option("--output", c->output, "Model folder to write")->required();
     sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
     sub->add_option("--seed", c->seed, "Of the weights")->check(CLI::NonNegativeNumber);
@@ -258,20 +337,26 @@ class Parser {
 
   void add_convert() {
     auto c = std::make_shared<tools::ConvertCommand>();
-    auto* sub = add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return tools::run_convert(command); });
-    sub->add_option("input", c->input, ".gguf file, checkpoint (or run folder) or model folder")->required();
+    auto* sub = add_tool(
+        "convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
+        [](const auto& command, const comm::Session*) { return tools::run_convert(command); });
+    sub->add_option("input", c->input, ".gguf file, checkpoint (or run folder) or model folder")
+        ->required();
     sub->add_option("output", c->output, "Model folder to write")->required();
     sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
-    sub->add_option("--model-config", c->config, "Of a checkpoint: folder with config.json and tokenizer");
+    sub->add_option("--model-config", c->config,
+                    "Of a checkpoint: folder with config.json and tokenizer");
     add_dtype(*sub, c->dtype);
   }
 
   void add_inspect() {
     auto c = std::make_shared<tools::InspectCommand>();
-    auto* sub = add_tool("inspect", "What is in a checkpoint, a model, a trace", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return tools::run_inspect(command); });
-    sub->add_option("path", c->path, "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")->required();
+    auto* sub = add_tool(
+        "inspect", "What is in a checkpoint, a model, a trace", c, Needs::nothing,
+        [](const auto& command, const comm::Session*) { return tools::run_inspect(command); });
+    sub->add_option("path", c->path,
+                    "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")
+        ->required();
     sub->add_flag("--verify", c->verify, "Compare all digests of a checkpoint");
   }
 

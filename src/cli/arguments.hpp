@@ -22,8 +22,9 @@ struct Invocation {
   std::optional<base::Isa> isa = {};            // the deck's run.isa; none: auto
 };
 
-// Parses the arguments; decks are read and validated here, before MPI starts. Prints help and versions itself and returns
-// an empty action then. Throws UserError(usage, configuration, input_missing).
+// Parses the arguments; decks are read and validated here, before MPI starts. Prints help and
+// versions itself and returns an empty action then. Throws UserError(usage, configuration,
+// input_missing).
 Invocation parse(int argc, char** argv);
 
 }  // namespace trireme::cli

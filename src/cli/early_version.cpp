@@ -1,5 +1,6 @@
-// `trireme --version` before any library has begun: LibTorch registers its operators when it is loaded, which takes 0.2 s. Functions of .preinit_array
-// run when everything is linked and nothing is initialised: no C++ library, no stdio.
+// `trireme --version` before any library has begun: LibTorch registers its operators when it is
+// loaded, which takes 0.2 s. Functions of .preinit_array run when everything is linked and nothing
+// is initialised: no C++ library, no stdio.
 #include <unistd.h>
 
 #include <cstring>
@@ -27,9 +28,12 @@ void answer_version(int argc, char** argv, char** environment) {
   char line[length];
   std::memcpy(line, trireme::cli::version_text, length);
   line[length - 1] = '\n';
-  _exit(::write(STDOUT_FILENO, line, length) == static_cast<ssize_t>(length) ? 0 : static_cast<int>(trireme::ExitCode::io_error));
+  _exit(::write(STDOUT_FILENO, line, length) == static_cast<ssize_t>(length)
+            ? 0
+            : static_cast<int>(trireme::ExitCode::io_error));
 }
 
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_all_libraries)(int, char**, char**) = answer_version;
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const before_all_libraries)(int, char**, char**) = answer_version;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The program: parse, start MPI where the command needs it, run, and turn errors into one message and an exit code.
+// The program: parse, start MPI where the command needs it, run, and turn errors into one message
+// and an exit code.
 #include <malloc.h>
 
 #include <algorithm>
@@ -28,8 +29,8 @@ using trireme::UserError;
 
 int to_int(ExitCode code) { return static_cast<int>(code); }
 
-// Freed blocks stay with the process: tensors of the same sizes come back in every step, and returning and re-faulting
-// their pages costs several per cent of it.
+// Freed blocks stay with the process: tensors of the same sizes come back in every step, and
+// returning and re-faulting their pages costs several per cent of it.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2147483647);
@@ -48,24 +49,28 @@ Failure describe_current() {
     return {to_int(error.code()), error.what()};
   } catch (const std::exception& error) {
     if (const auto failed = trireme::base::failed_allocation(error)) {
-      return {to_int(ExitCode::out_of_memory), trireme::base::describe(*failed, trireme::trace::where_it_failed())};
+      return {to_int(ExitCode::out_of_memory),
+              trireme::base::describe(*failed, trireme::trace::where_it_failed())};
     }
-    if (const auto code = trireme::base::file_error_code(error)) return {to_int(*code), error.what()};
+    if (const auto code = trireme::base::file_error_code(error))
+      return {to_int(*code), error.what()};
     const std::string what = error.what();
     return {to_int(ExitCode::internal), what.substr(0, what.find("\nException raised from"))};
-  } catch (...) {
-    return {to_int(ExitCode::internal), "an exception of an unknown kind"};
-  }
+  } catch (...) { return {to_int(ExitCode::internal), "an exception of an unknown kind"}; }
 }
 
-// Before MPI nobody can ask the others: what all ranks see alike rank 0 says once. A launcher ends a job when its first process leaves with an error, before
-// it has passed on what another one wrote; so the silent ranks stay a moment, until they are ended. Whoever was not saw something that rank 0 did
-// not (a file that is missing on its node only): the first rank of each node says so.
+// Before MPI nobody can ask the others: what all ranks see alike rank 0 says once. A launcher ends
+// a job when its first process leaves with an error, before it has passed on what another one
+// wrote; so the silent ranks stay a moment, until they are ended. Whoever was not saw something
+// that rank 0 did not (a file that is missing on its node only): the first rank of each node says
+// so.
 void say_before_mpi(const std::string& message) {
-  const trireme::job::LaunchFacts launch = trireme::job::read_launch(trireme::job::process_environment);
+  const trireme::job::LaunchFacts launch =
+      trireme::job::read_launch(trireme::job::process_environment);
   if (launch.rank <= 0) return trireme::log::error(message);
   std::this_thread::sleep_for(std::chrono::seconds(3));
-  if (launch.local_rank <= 0) trireme::log::error(trireme::base::text("rank ", launch.rank, ": ", message));
+  if (launch.local_rank <= 0)
+    trireme::log::error(trireme::base::text("rank ", launch.rank, ": ", message));
 }
 
 int run_in_job(const trireme::cli::Invocation& invocation) {
@@ -74,7 +79,8 @@ int run_in_job(const trireme::cli::Invocation& invocation) {
   try {
     const int code = to_int(invocation.action(&session));
     if (session.world().rank() == 0) trireme::job::record_verdict(code);
-    session.world().barrier();  // nothing is left to lose when the launcher sees the first exit code
+    session.world()
+        .barrier();  // nothing is left to lose when the launcher sees the first exit code
     return code;
   } catch (...) {
     const Failure failure = describe_current();
@@ -82,11 +88,13 @@ int run_in_job(const trireme::cli::Invocation& invocation) {
   }
 }
 
-// The deck's instruction set, within the cap of TRIREME_ISA: before the first tensor, since libraries read their caps once.
+// The deck's instruction set, within the cap of TRIREME_ISA: before the first tensor, since
+// libraries read their caps once.
 void choose_isa(const trireme::cli::Invocation& invocation) {
   using namespace trireme::base;
   if (!invocation.isa) return;
-  use_isa(*invocation.isa <= processor_isa() ? std::min(*invocation.isa, best_isa()) : *invocation.isa);
+  use_isa(*invocation.isa <= processor_isa() ? std::min(*invocation.isa, best_isa())
+                                             : *invocation.isa);
   cap_libraries();
 }
 

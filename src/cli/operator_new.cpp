@@ -1,4 +1,5 @@
-// The program's operator new: the standard one, except that it says how much could not be had. Sanitizers have their own.
+// The program's operator new: the standard one, except that it says how much could not be had.
+// Sanitizers have their own.
 #include <cstdlib>
 #include <new>
 

@@ -15,7 +15,8 @@ namespace {
 
 bool has_gpu_driver() {
   if (::access("/dev/nvidiactl", F_OK) == 0) return true;
-  void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);  // where device files have other names (WSL)
+  void* driver = ::dlopen("libcuda.so.1",
+                          RTLD_LAZY | RTLD_LOCAL);  // where device files have other names (WSL)
   if (driver) ::dlclose(driver);
   return driver != nullptr;
 }
@@ -34,11 +35,13 @@ std::string gpu_program() {
 void enter_variant(config::Device wanted, char** argv) {
   if (wanted == config::Device::cpu) return;
   const std::string program = gpu_program();
-  if (program.empty()) return;  // the run goes on on CPUs, or says that this program has no GPU support
+  if (program.empty())
+    return;  // the run goes on on CPUs, or says that this program has no GPU support
   if (wanted == config::Device::automatic && !has_gpu_driver()) return;
   ::execv(program.c_str(), argv);
   throw UserError(ExitCode::unfit_environment,
-                  base::text("cannot start ", program, " (", std::strerror(errno), "): mend it, or ask for \"cpu\" (run.device, --device)"));
+                  base::text("cannot start ", program, " (", std::strerror(errno),
+                             "): mend it, or ask for \"cpu\" (run.device, --device)"));
 }
 
 }  // namespace trireme::cli

@@ -17,8 +17,9 @@ ExitCode code_of(const std::exception& error) {
 
 }  // namespace
 
-std::optional<AgreedFailure> failure_of_any(const CommView& ranks, const std::function<void()>& work,
-                                            const std::function<int(const std::exception&)>& kind_of) {
+std::optional<AgreedFailure> failure_of_any(
+    const CommView& ranks, const std::function<void()>& work,
+    const std::function<int(const std::exception&)>& kind_of) {
   struct Verdict {
     int32_t code = 0;
     int32_t kind = 0;
@@ -43,7 +44,8 @@ std::optional<AgreedFailure> failure_of_any(const CommView& ranks, const std::fu
 }
 
 void fail_together(const CommView& ranks, const std::function<void()>& work) {
-  if (const auto failure = failure_of_any(ranks, work)) throw UserError(failure->code, failure->message);
+  if (const auto failure = failure_of_any(ranks, work))
+    throw UserError(failure->code, failure->message);
 }
 
 void fail_together_on_root(const CommView& ranks, const std::function<void()>& work) {

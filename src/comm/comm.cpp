@@ -28,8 +28,10 @@ void check_mpi(int code, const char* call) {
   MPI_Error_class(code, &kind);
   std::string at = trace::standing().call;
   if (!at.empty()) at = "; this rank is in " + at;
-  if (kind == MPI_ERR_TRUNCATE) at = " (the ranks called different collectives, or one with different amounts" + at + ")";
-  throw InternalError(base::text("MPI: ", call, " failed: ", std::string(message, static_cast<size_t>(length)), at));
+  if (kind == MPI_ERR_TRUNCATE)
+    at = " (the ranks called different collectives, or one with different amounts" + at + ")";
+  throw InternalError(base::text(
+      "MPI: ", call, " failed: ", std::string(message, static_cast<size_t>(length)), at));
 }
 
 size_t size_of(DType type) {
@@ -63,7 +65,8 @@ namespace {
 void sum_bf16(void* in, void* inout, int* count, MPI_Datatype*) {
   const auto* a = static_cast<const uint16_t*>(in);
   auto* b = static_cast<uint16_t*>(inout);
-  for (int i = 0; i < *count; ++i) b[i] = base::float_to_bf16(base::bf16_to_float(a[i]) + base::bf16_to_float(b[i]));
+  for (int i = 0; i < *count; ++i)
+    b[i] = base::float_to_bf16(base::bf16_to_float(a[i]) + base::bf16_to_float(b[i]));
 }
 
 MPI_Op bf16_sum() {
@@ -115,7 +118,8 @@ int64_t bytes_of(int64_t count, DType type) { return count * static_cast<int64_t
 
 // A collective as it is called: noted in front, compared behind it, when that is due.
 struct CommView::Noted {
-  Noted(const CommView& view, const char* operation, int64_t count = 0, int type = 0, int root = -1) : view_(view) {
+  Noted(const CommView& view, const char* operation, int64_t count = 0, int type = 0, int root = -1)
+      : view_(view) {
     const trace::Guarding guard{trace::Guard::collectives};
     view_.state_->ledger.note(operation, count, type, root);
     due_ = view_.state_->ledger.due();
@@ -133,23 +137,29 @@ struct CommView::Noted {
 void CommView::compare_calls() const {
   const trace::Guarding guard{trace::Guard::collectives};
   const Ledger& ledger = state_->ledger;
-  uint64_t extremes[2] = {ledger.hash(), ~ledger.hash()};  // greatest, and complement of the smallest
+  uint64_t extremes[2] = {ledger.hash(),
+                          ~ledger.hash()};  // greatest, and complement of the smallest
   TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, extremes, 2, MPI_UINT64_T, MPI_MAX, state_->handle));
   if (extremes[0] == ~extremes[1]) return;
   std::vector<Ledger::Entry> all(static_cast<size_t>(size_ * Ledger::kept));
-  TRIREME_MPI(MPI_Allgather(ledger.last().data(), static_cast<int>(sizeof ledger.last()), MPI_BYTE, all.data(), static_cast<int>(sizeof ledger.last()),
-                            MPI_BYTE, state_->handle));
+  TRIREME_MPI(MPI_Allgather(ledger.last().data(), static_cast<int>(sizeof ledger.last()), MPI_BYTE,
+                            all.data(), static_cast<int>(sizeof ledger.last()), MPI_BYTE,
+                            state_->handle));
   const int64_t first = std::max<int64_t>(0, ledger.calls() - Ledger::kept);
   for (int64_t call = first; call < ledger.calls(); ++call) {
     const Ledger::Entry& of_rank_0 = all[static_cast<size_t>(call % Ledger::kept)];
     for (int rank = 1; rank < size_; ++rank) {
-      const Ledger::Entry& theirs = all[static_cast<size_t>(rank * Ledger::kept + call % Ledger::kept)];
+      const Ledger::Entry& theirs =
+          all[static_cast<size_t>(rank * Ledger::kept + call % Ledger::kept)];
       if (std::memcmp(&of_rank_0, &theirs, sizeof theirs) == 0) continue;
-      throw InternalError(base::text("the ranks of ", name(), " called different collectives: the ", call + 1, "th was ", Ledger::describe(of_rank_0), " on rank 0, ",
-                                     Ledger::describe(theirs), " on rank ", rank));
+      throw InternalError(base::text("the ranks of ", name(), " called different collectives: the ",
+                                     call + 1, "th was ", Ledger::describe(of_rank_0),
+                                     " on rank 0, ", Ledger::describe(theirs), " on rank ", rank));
     }
   }
-  throw InternalError(base::text("the ranks of ", name(), " called different collectives, more than ", Ledger::kept, " calls ago"));
+  throw InternalError(base::text("the ranks of ", name(),
+                                 " called different collectives, more than ", Ledger::kept,
+                                 " calls ago"));
 }
 
 void CommView::barrier() const {
@@ -211,7 +221,8 @@ void CommView::sleeping_all_gather_in_place(void* data, int bytes) const {
   const trace::Collective collective{"all_gather", name().c_str(), bytes};
   const Noted noted{*this, "sleeping_all_gather", bytes};
   MPI_Request request = MPI_REQUEST_NULL;
-  TRIREME_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, MPI_BYTE, state_->handle, &request));
+  TRIREME_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, MPI_BYTE,
+                             state_->handle, &request));
   sleep_until([&] { return completed(request); }, [] { return false; });
   noted.done();
 }
@@ -231,7 +242,8 @@ void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
   const trace::Collective collective{"all_reduce", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_reduce", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
   in_pieces(data, count, type, [&](void* piece, int n) {
-    TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, piece, n, to_mpi(type), to_mpi(op, type), state_->handle));
+    TRIREME_MPI(
+        MPI_Allreduce(MPI_IN_PLACE, piece, n, to_mpi(type), to_mpi(op, type), state_->handle));
   });
   noted.done();
 }
@@ -241,12 +253,13 @@ void CommView::all_gather_in_place(void* data, int64_t count, DType type) const 
   const trace::Collective collective{"all_gather", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_gather", count, static_cast<int>(type)};
   if (count <= max_count) {
-    TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count), to_mpi(type),
-                              state_->handle));
+    TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count),
+                              to_mpi(type), state_->handle));
     noted.done();
     return;
   }
-  // Pieces of a rank's slice are not adjacent across ranks: one broadcast per rank keeps every count an int.
+  // Pieces of a rank's slice are not adjacent across ranks: one broadcast per rank keeps every
+  // count an int.
   auto* bytes = static_cast<std::byte*>(data);
   for (int root = 0; root < size_; ++root) {
     broadcast(bytes + root * count * static_cast<int64_t>(size_of(type)), count, type, root);
@@ -271,7 +284,8 @@ std::vector<std::string> cut(const std::string& packed, std::span<const int64_t>
 
 std::vector<std::string> CommView::all_gather(std::string_view mine) const {
   if (!state_) return {std::string(mine)};
-  const trace::Collective collective{"all_gather", name().c_str(), static_cast<int64_t>(mine.size())};
+  const trace::Collective collective{"all_gather", name().c_str(),
+                                     static_cast<int64_t>(mine.size())};
   const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   if (total > max_count) {
@@ -285,8 +299,9 @@ std::vector<std::string> CommView::all_gather(std::string_view mine) const {
   std::vector<int> offsets(counts.size(), 0);
   std::partial_sum(counts.begin(), counts.end() - 1, offsets.begin() + 1);
   std::string packed(static_cast<size_t>(total), '\0');
-  TRIREME_MPI(MPI_Allgatherv(mine.data(), counts[static_cast<size_t>(rank_)], MPI_BYTE, packed.data(), counts.data(),
-                             offsets.data(), MPI_BYTE, state_->handle));
+  TRIREME_MPI(MPI_Allgatherv(mine.data(), counts[static_cast<size_t>(rank_)], MPI_BYTE,
+                             packed.data(), counts.data(), offsets.data(), MPI_BYTE,
+                             state_->handle));
   return cut(packed, sizes);
 }
 
@@ -313,7 +328,8 @@ std::vector<std::string> CommView::gather(std::string_view mine, int root) const
 
 std::string CommView::broadcast(std::string content, int root) const {
   if (!state_) return content;
-  const trace::Collective collective{"broadcast", name().c_str(), static_cast<int64_t>(content.size())};
+  const trace::Collective collective{"broadcast", name().c_str(),
+                                     static_cast<int64_t>(content.size())};
   const int64_t size = broadcast_value(static_cast<int64_t>(content.size()), root);
   content.resize(static_cast<size_t>(size));
   broadcast(content.data(), size, DType::u8, root);
@@ -326,7 +342,8 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
   const trace::Collective collective{"all_to_all", name().c_str(), 0};
   std::vector<int64_t> out(to.size());
   std::vector<int64_t> in(to.size());
-  std::transform(to.begin(), to.end(), out.begin(), [](const std::string& s) { return static_cast<int64_t>(s.size()); });
+  std::transform(to.begin(), to.end(), out.begin(),
+                 [](const std::string& s) { return static_cast<int64_t>(s.size()); });
   const Noted noted{*this, "all_to_all"};
   TRIREME_MPI(MPI_Alltoall(out.data(), 1, MPI_INT64_T, in.data(), 1, MPI_INT64_T, state_->handle));
   noted.done();
@@ -361,7 +378,8 @@ Comm Comm::split(const CommView& parent, int colour, int key, const std::string&
   const trace::Collective collective{"split", parent.name().c_str(), 0};
   const CommView::Noted noted{parent, "split"};
   MPI_Comm handle = MPI_COMM_NULL;
-  TRIREME_MPI(MPI_Comm_split(parent.state_->handle, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
+  TRIREME_MPI(
+      MPI_Comm_split(parent.state_->handle, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
   noted.done();
   if (handle == MPI_COMM_NULL) return made;
   TRIREME_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN));
@@ -372,7 +390,9 @@ Comm Comm::split(const CommView& parent, int colour, int key, const std::string&
   return made;
 }
 
-Comm Comm::duplicate(const CommView& parent, const std::string& name) { return split(parent, 0, parent.rank(), name); }
+Comm Comm::duplicate(const CommView& parent, const std::string& name) {
+  return split(parent, 0, parent.rank(), name);
+}
 
 Comm Comm::subset(const CommView& parent, std::span<const int> ranks, const std::string& name) {
   const auto found = std::find(ranks.begin(), ranks.end(), parent.rank());

@@ -11,13 +11,15 @@
 
 namespace trireme::comm {
 
-// Throw UserError: out_of_memory where the device has no memory left, else internal; both name the call.
+// Throw UserError: out_of_memory where the device has no memory left, else internal; both name the
+// call.
 void check_cuda(cudaError_t code, const char* call);
 void check_nccl(ncclResult_t code, const char* call);
 #define TRIREME_CUDA_CALL(call) ::trireme::comm::check_cuda((call), #call)
 #define TRIREME_NCCL_CALL(call) ::trireme::comm::check_nccl((call), #call)
 
-// into[i] += values[i] on a stream, bf16 values as their bits; device pointers. In shard_exchange_add.cu.
+// into[i] += values[i] on a stream, bf16 values as their bits; device pointers. In
+// shard_exchange_add.cu.
 cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream);
 cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream);
 // to[i] = from[i] in bf16; the arrays do not overlap.
@@ -27,14 +29,17 @@ cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStr
 void start_rows(const RowCopy& copy);
 void finish_rows();
 
-// Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it without copies.
+// Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it
+// without copies.
 class DeviceBuffer {
  public:
   enum class Kind : uint8_t { plain, registered };
   DeviceBuffer() = default;
   DeviceBuffer(int64_t bytes, Kind kind);
   DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), kind_(other.kind_) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        kind_(other.kind_) {}
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -72,9 +77,10 @@ class Event {
   void record(cudaStream_t stream);
   // Of a timing event: takes the time when the stream comes here; nothing is ordered by it.
   void stamp(cudaStream_t stream);
-  bool is_over() const;                           // the stream has come there
+  bool is_over() const;                            // the stream has come there
   double seconds_since(const Event& first) const;  // both are over
-  void block(cudaStream_t stream) const;  // what is enqueued on `stream` from now on waits for the event
+  void block(
+      cudaStream_t stream) const;  // what is enqueued on `stream` from now on waits for the event
 
  private:
   cudaEvent_t handle_ = nullptr;

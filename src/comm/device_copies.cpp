@@ -16,8 +16,10 @@ bool RowCopy::take(const RowCopy& next) {
     to_stride = from_stride = bytes;
     return true;
   }
-  const bool alike = next.bytes == bytes && next.to_stride == to_stride && next.from_stride == from_stride;
-  if (!alike || next.to != to + rows * to_stride || next.from != from + rows * from_stride) return false;
+  const bool alike =
+      next.bytes == bytes && next.to_stride == to_stride && next.from_stride == from_stride;
+  if (!alike || next.to != to + rows * to_stride || next.from != from + rows * from_stride)
+    return false;
   rows += next.rows;
   return true;
 }

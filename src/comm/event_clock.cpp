@@ -8,7 +8,8 @@
 namespace trireme::comm {
 namespace {
 
-// Times of events are differences, in milliseconds of single precision: each mark's is added to that of the mark before.
+// Times of events are differences, in milliseconds of single precision: each mark's is added to
+// that of the mark before.
 class EventClock final : public trace::DeviceClock {
  public:
   explicit EventClock(cudaStream_t stream) : stream_(stream) {
@@ -53,6 +54,8 @@ class EventClock final : public trace::DeviceClock {
 
 }  // namespace
 
-std::unique_ptr<trace::DeviceClock> make_event_clock(void* stream) { return std::make_unique<EventClock>(static_cast<cudaStream_t>(stream)); }
+std::unique_ptr<trace::DeviceClock> make_event_clock(void* stream) {
+  return std::make_unique<EventClock>(static_cast<cudaStream_t>(stream));
+}
 
 }  // namespace trireme::comm

@@ -17,15 +17,20 @@ namespace {
 constexpr size_t huge_page = size_t{2} << 20;
 }
 
-HugeBuffer::HugeBuffer(int64_t bytes, FirstTouch touch, std::string_view what, std::string_view remedy) : bytes_(bytes) {
+HugeBuffer::HugeBuffer(int64_t bytes, FirstTouch touch, std::string_view what,
+                       std::string_view remedy)
+    : bytes_(bytes) {
   if (bytes == 0) return;
   const auto refuse = [&](int error) {
     release();
-    throw UserError(ExitCode::out_of_memory, base::text("no memory for ", what, " (", base::human_bytes(static_cast<double>(bytes)), ", ",
-                                                        std::strerror(error), "): ", remedy));
+    throw UserError(
+        ExitCode::out_of_memory,
+        base::text("no memory for ", what, " (", base::human_bytes(static_cast<double>(bytes)),
+                   ", ", std::strerror(error), "): ", remedy));
   };
   mapped_bytes_ = static_cast<size_t>(bytes) + huge_page;
-  mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped_ == MAP_FAILED) {
     mapped_ = nullptr;
     refuse(errno);
@@ -36,7 +41,8 @@ HugeBuffer::HugeBuffer(int64_t bytes, FirstTouch touch, std::string_view what, s
   const auto cpus = job::cpus_of_process();
   interleave_pages(aligned_, bytes, job::numa_nodes_of(cpus));
   if (touch == FirstTouch::later) return;
-  if (const int error = touch_new_pages(aligned_, bytes, touch_threads()); error != 0) refuse(error);
+  if (const int error = touch_new_pages(aligned_, bytes, touch_threads()); error != 0)
+    refuse(error);
 }
 
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept { *this = std::move(other); }
@@ -60,7 +66,8 @@ void HugeBuffer::discard() {
 std::string HugeBuffer::describe() const {
   const PageReport report = report_pages(aligned_, bytes_);
   std::string out = comm::describe(report, numa_nodes_of_machine());
-  if (report.huge == 0 && huge_page_policy(HugePages::own) == "never") out += " (transparent_hugepage is never)";
+  if (report.huge == 0 && huge_page_policy(HugePages::own) == "never")
+    out += " (transparent_hugepage is never)";
   return out;
 }
 

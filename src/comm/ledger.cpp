@@ -32,7 +32,8 @@ void Ledger::note(const char* operation, int64_t count, int type, int root) {
   entry.type = type;
   entry.root = root;
   ++calls_;
-  hash_ = mix_number(mix_number(mix_number(base::fnv1a(entry.operation, hash_), count), entry.type), entry.root);
+  hash_ = mix_number(mix_number(mix_number(base::fnv1a(entry.operation, hash_), count), entry.type),
+                     entry.root);
 }
 
 bool Ledger::due() const {
@@ -41,7 +42,8 @@ bool Ledger::due() const {
 }
 
 std::string Ledger::describe(const Entry& entry) {
-  return base::text(entry.operation, " of ", entry.count, " elements (type ", entry.type, entry.root < 0 ? std::string{} : base::text(", root ", entry.root), ")");
+  return base::text(entry.operation, " of ", entry.count, " elements (type ", entry.type,
+                    entry.root < 0 ? std::string{} : base::text(", root ", entry.root), ")");
 }
 
 }  // namespace trireme::comm

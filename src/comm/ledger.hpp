@@ -1,5 +1,6 @@
-// What collectives a rank has called on a communicator. MPI does not notice ranks that call different ones: it gives wrong data, an error on one of them, or
-// hangs. Every so many calls the ranks compare; a difference ends the job with the first call that differs.
+// What collectives a rank has called on a communicator. MPI does not notice ranks that call
+// different ones: it gives wrong data, an error on one of them, or hangs. Every so many calls the
+// ranks compare; a difference ends the job with the first call that differs.
 #pragma once
 
 #include <array>

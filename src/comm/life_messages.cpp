@@ -11,7 +11,8 @@ namespace {
 
 constexpr int sign_tag = static_cast<int>(Tag::life_sign);
 constexpr int answer_tag = static_cast<int>(Tag::life_answer);
-constexpr int most_unanswered = 8;  // a rank 0 that stands still gets no more: its memory is not ours to fill
+constexpr int most_unanswered =
+    8;  // a rank 0 that stands still gets no more: its memory is not ours to fill
 
 template <size_t N>
 void put(char (&into)[N], const std::string& text) {
@@ -39,17 +40,23 @@ void cancel(MPI_Request& request) {
 }  // namespace
 
 LifeMessages::LifeMessages(const CommView& world)
-    : comm_(Comm::duplicate(world, "watchdog")), peers_(leads() ? static_cast<size_t>(world.size()) : 0), heard_(std::max<size_t>(1, peers_.size())) {
+    : comm_(Comm::duplicate(world, "watchdog")),
+      peers_(leads() ? static_cast<size_t>(world.size()) : 0),
+      heard_(std::max<size_t>(1, peers_.size())) {
   for (int rank = 1; rank < static_cast<int>(peers_.size()); ++rank) listen(rank);
   hear();
 }
 
 void LifeMessages::listen(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  TRIREME_MPI(MPI_Irecv(&peer.in, sizeof peer.in, MPI_BYTE, rank, sign_tag, handle(), &peer.receiving));
+  TRIREME_MPI(
+      MPI_Irecv(&peer.in, sizeof peer.in, MPI_BYTE, rank, sign_tag, handle(), &peer.receiving));
 }
 
-void LifeMessages::hear() { TRIREME_MPI(MPI_Irecv(&in_, sizeof in_, MPI_BYTE, MPI_ANY_SOURCE, answer_tag, handle(), &hearing_)); }
+void LifeMessages::hear() {
+  TRIREME_MPI(
+      MPI_Irecv(&in_, sizeof in_, MPI_BYTE, MPI_ANY_SOURCE, answer_tag, handle(), &hearing_));
+}
 
 void LifeMessages::report(const LifeSign& sign) {
   hear_wish(sign.wish);
@@ -74,7 +81,8 @@ void LifeMessages::answer(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (!done(peer.answering)) return;
   peer.out = {0, wish_};
-  TRIREME_MPI(MPI_Isend(&peer.out, sizeof peer.out, MPI_BYTE, rank, answer_tag, handle(), &peer.answering));
+  TRIREME_MPI(
+      MPI_Isend(&peer.out, sizeof peer.out, MPI_BYTE, rank, answer_tag, handle(), &peer.answering));
 }
 
 void LifeMessages::receive() {
@@ -82,7 +90,8 @@ void LifeMessages::receive() {
     Peer& peer = peers_[static_cast<size_t>(rank)];
     while (done(peer.receiving)) {
       const Frame& in = peer.in;
-      heard_[static_cast<size_t>(rank)] = LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call, in.wish};
+      heard_[static_cast<size_t>(rank)] =
+          LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call, in.wish};
       hear_wish(in.wish);
       listen(rank);
       answer(rank);
@@ -113,7 +122,8 @@ void LifeMessages::end_job(const std::string& words) {
   put(verdict_.words, words);
   for (int rank = 0; rank < comm_->size(); ++rank) {
     if (rank == comm_->rank()) continue;
-    MPI_Isend(&verdict_, sizeof verdict_, MPI_BYTE, rank, answer_tag, handle(), &ending_[static_cast<size_t>(rank)]);
+    MPI_Isend(&verdict_, sizeof verdict_, MPI_BYTE, rank, answer_tag, handle(),
+              &ending_[static_cast<size_t>(rank)]);
   }
 }
 
@@ -124,7 +134,8 @@ void LifeMessages::drain() {
     TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle(), &flag, &status));
     if (flag == 0) break;
     std::vector<char> waste(sizeof(Words) + sizeof(Frame));
-    TRIREME_MPI(MPI_Recv(waste.data(), static_cast<int>(waste.size()), MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, handle(), MPI_STATUS_IGNORE));
+    TRIREME_MPI(MPI_Recv(waste.data(), static_cast<int>(waste.size()), MPI_BYTE, status.MPI_SOURCE,
+                         status.MPI_TAG, handle(), MPI_STATUS_IGNORE));
   }
 }
 

@@ -1,5 +1,6 @@
-// The messages of watchdogs: life signs to rank 0, its answers, and the words with which a job ends. Non-blocking, one of a kind under way per pair of
-// ranks; used by one thread. Rank 0 listens to each of the others, which all listen to whoever speaks: only rank 0 has memory for every rank.
+// The messages of watchdogs: life signs to rank 0, its answers, and the words with which a job
+// ends. Non-blocking, one of a kind under way per pair of ranks; used by one thread. Rank 0 listens
+// to each of the others, which all listen to whoever speaks: only rank 0 has memory for every rank.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,8 @@ class LifeMessages {
   void report(const LifeSign& sign);
   // Takes what has come. Rank 0: life signs, which it answers. Elsewhere: answers of rank 0.
   void receive();
-  // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere one element: whether rank 0 answered.
+  // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere one
+  // element: whether rank 0 answered.
   std::vector<std::optional<LifeSign>> take_heard();
   // The most urgent wish of any rank so far.
   job::StopReason wish() const { return wish_; }

@@ -18,7 +18,8 @@ struct Room {
   int64_t bytes = 0;
 };
 
-// A piece of a message on the wire; its last byte says whether another one follows. Its memory stays where it is until MPI is done with it.
+// A piece of a message on the wire; its last byte says whether another one follows. Its memory
+// stays where it is until MPI is done with it.
 struct Piece {
   int peer = 0;
   std::string bytes;
@@ -32,9 +33,10 @@ struct Piece {
 };
 using Pieces = std::deque<std::unique_ptr<Piece>>;
 
-// A rank cannot know that nothing comes to it any more: what others have said last, that a message was taken, nobody waits for. So a mailbox leaves
-// its communicator behind for as long as the process lives: MPI would give its number to the next one, which would receive that mail. And the memory of
-// transfers that are not over.
+// A rank cannot know that nothing comes to it any more: what others have said last, that a message
+// was taken, nobody waits for. So a mailbox leaves its communicator behind for as long as the
+// process lives: MPI would give its number to the next one, which would receive that mail. And the
+// memory of transfers that are not over.
 void abandon(Comm comm, Pieces sending, Pieces receiving) {
   struct Left {
     Comm comm;
@@ -48,13 +50,17 @@ void abandon(Comm comm, Pieces sending, Pieces receiving) {
 
 struct ByteMailbox::Impl {
   struct Peer {
-    Room under_way;                   // sent there and not taken yet
-    std::list<std::string> waiting;   // posted, without room; there is one of these for each rank, and an empty deque has memory
-    std::string partial;              // the first pieces of a message that comes from there
+    Room under_way;                  // sent there and not taken yet
+    std::list<std::string> waiting;  // posted, without room; there is one of these for each rank,
+                                     // and an empty deque has memory
+    std::string partial;             // the first pieces of a message that comes from there
   };
 
   Impl(const CommView& ranks, const std::string& name, const MailLimits& mail_limits)
-      : limits(mail_limits), comm(Comm::duplicate(ranks, name)), me(ranks.rank()), peers(static_cast<size_t>(ranks.size())) {}
+      : limits(mail_limits),
+        comm(Comm::duplicate(ranks, name)),
+        me(ranks.rank()),
+        peers(static_cast<size_t>(ranks.size())) {}
 
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm.view().native()); }
   Peer& peer(int rank) { return peers[static_cast<size_t>(rank)]; }
@@ -72,20 +78,22 @@ struct ByteMailbox::Impl {
   std::vector<Peer> peers;
   std::deque<Letter> inbox;
   Pieces sending;
-  Pieces receiving;  // in the order of their arrival
+  Pieces receiving;       // in the order of their arrival
   int64_t waiting = 0;    // messages without room
   int64_t under_way = 0;  // messages that were not taken yet
 };
 
 bool ByteMailbox::Impl::has_room(const Peer& to, size_t bytes) const {
   if (to.under_way.messages == 0) return true;
-  return to.under_way.messages < limits.messages && to.under_way.bytes + static_cast<int64_t>(bytes) <= limits.bytes;
+  return to.under_way.messages < limits.messages &&
+         to.under_way.bytes + static_cast<int64_t>(bytes) <= limits.bytes;
 }
 
 void ByteMailbox::Impl::begin_send(int to, Tag tag, std::string bytes) {
   sending.push_back(std::make_unique<Piece>(Piece{.peer = to, .bytes = std::move(bytes)}));
   Piece& piece = *sending.back();
-  TRIREME_MPI(MPI_Isend(piece.bytes.data(), static_cast<int>(piece.bytes.size()), MPI_BYTE, to, static_cast<int>(tag), handle(), &piece.request));
+  TRIREME_MPI(MPI_Isend(piece.bytes.data(), static_cast<int>(piece.bytes.size()), MPI_BYTE, to,
+                        static_cast<int>(tag), handle(), &piece.request));
 }
 
 void ByteMailbox::Impl::send(int to, std::string message) {
@@ -99,7 +107,8 @@ void ByteMailbox::Impl::send(int to, std::string message) {
   trace::count("mail_bytes", static_cast<int64_t>(message.size()));
   const auto most = static_cast<size_t>(max_count - 1);
   size_t begin = 0;
-  for (; message.size() - begin > most; begin += most) begin_send(to, Tag::mail, message.substr(begin, most) + '\1');
+  for (; message.size() - begin > most; begin += most)
+    begin_send(to, Tag::mail, message.substr(begin, most) + '\1');
   if (begin > 0) message.erase(0, begin);
   message += '\0';
   begin_send(to, Tag::mail, std::move(message));
@@ -131,7 +140,8 @@ void ByteMailbox::Impl::receive() {
       peer(status.MPI_SOURCE).under_way.bytes -= room.bytes;
       continue;
     }
-    receiving.push_back(std::make_unique<Piece>(Piece{.peer = status.MPI_SOURCE, .bytes = std::string(static_cast<size_t>(count), '\0')}));
+    receiving.push_back(std::make_unique<Piece>(
+        Piece{.peer = status.MPI_SOURCE, .bytes = std::string(static_cast<size_t>(count), '\0')}));
     Piece& piece = *receiving.back();
     TRIREME_MPI(MPI_Imrecv(piece.bytes.data(), count, MPI_BYTE, &message, &piece.request));
   }
@@ -143,7 +153,8 @@ void ByteMailbox::Impl::assemble() {
     const bool more = piece.bytes.back() != '\0';
     piece.bytes.pop_back();
     std::string& partial = peer(piece.peer).partial;
-    std::string whole = partial.empty() ? std::move(piece.bytes) : std::exchange(partial, {}) + piece.bytes;
+    std::string whole =
+        partial.empty() ? std::move(piece.bytes) : std::exchange(partial, {}) + piece.bytes;
     if (more) {
       partial = std::move(whole);
     } else {
@@ -166,13 +177,16 @@ void ByteMailbox::Impl::send_waiting() {
 ByteMailbox::ByteMailbox(const CommView& ranks, const std::string& name, const MailLimits& limits)
     : impl_(std::make_unique<Impl>(ranks, name, limits)) {}
 
-ByteMailbox::~ByteMailbox() { abandon(std::move(impl_->comm), std::move(impl_->sending), std::move(impl_->receiving)); }
+ByteMailbox::~ByteMailbox() {
+  abandon(std::move(impl_->comm), std::move(impl_->sending), std::move(impl_->receiving));
+}
 
 void ByteMailbox::post(int to, std::string message) {
   EXPECT(to >= 0 && to < static_cast<int>(impl_->peers.size()));
   trace::count("mail_messages", 1);
   Impl::Peer& peer = impl_->peer(to);
-  if (peer.waiting.empty() && impl_->has_room(peer, message.size())) return impl_->send(to, std::move(message));
+  if (peer.waiting.empty() && impl_->has_room(peer, message.size()))
+    return impl_->send(to, std::move(message));
   trace::count("mail_held_back", 1);
   ++impl_->waiting;
   peer.waiting.push_back(std::move(message));

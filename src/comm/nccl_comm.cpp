@@ -17,7 +17,8 @@
 namespace trireme::comm {
 namespace {
 
-// The communicators that exist. The watchdog looks at them in its own thread: none is freed meanwhile.
+// The communicators that exist. The watchdog looks at them in its own thread: none is freed
+// meanwhile.
 struct Registry {
   std::mutex mutex;
   std::vector<NcclComm*> comms;
@@ -38,7 +39,8 @@ void nap(int looks) {
 
 }  // namespace
 
-NcclComm::NcclComm(const CommView& comm) : ranks_(comm.native()), rank_(comm.rank()), size_(comm.size()) {
+NcclComm::NcclComm(const CommView& comm)
+    : ranks_(comm.native()), rank_(comm.rank()), size_(comm.size()) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;
@@ -68,7 +70,8 @@ NcclComm* NcclComm::of_the_same_ranks() const {
   const std::lock_guard lock(registry().mutex);
   for (NcclComm* other : registry().comms) {
     int relation = MPI_UNEQUAL;
-    MPI_Comm_compare(static_cast<MPI_Comm>(ranks_), static_cast<MPI_Comm>(other->ranks_), &relation);
+    MPI_Comm_compare(static_cast<MPI_Comm>(ranks_), static_cast<MPI_Comm>(other->ranks_),
+                     &relation);
     if (relation == MPI_IDENT || relation == MPI_CONGRUENT) return other;
   }
   return nullptr;
@@ -80,7 +83,8 @@ void NcclComm::enter() {
 }
 
 void NcclComm::split_from(NcclComm& other, ncclConfig_t& config) {
-  TRIREME_CUDA_CALL(cudaDeviceSynchronize());  // a communicator is split when nothing of it is under way
+  TRIREME_CUDA_CALL(
+      cudaDeviceSynchronize());  // a communicator is split when nothing of it is under way
   const ncclResult_t result = ncclCommSplit(other.handle_, 0, rank_, &handle_, &config);
   try {
     other.complete(result, "ncclCommSplit");  // until then the handle is not there
@@ -102,24 +106,30 @@ NcclComm::~NcclComm() {
     all_came = false;
   }
   const ncclComm_t handle = leave();
-  if (handle != nullptr) static_cast<void>(all_came ? ncclCommDestroy(handle) : ncclCommAbort(handle));
+  if (handle != nullptr)
+    static_cast<void>(all_came ? ncclCommDestroy(handle) : ncclCommAbort(handle));
 }
 
-// What NCCL does with the handle is done without the mutex: were it to hang, the watchdog must not hang with it.
+// What NCCL does with the handle is done without the mutex: were it to hang, the watchdog must not
+// hang with it.
 ncclComm_t NcclComm::leave() {
   const std::lock_guard lock(registry().mutex);
   std::erase(registry().comms, this);
   return std::exchange(handle_, nullptr);
 }
 
-// A call may say ncclSuccess while it is under way (ncclCommSplit of 2.28 does): the communicator knows.
+// A call may say ncclSuccess while it is under way (ncclCommSplit of 2.28 does): the communicator
+// knows.
 void NcclComm::complete(ncclResult_t result, const char* call) {
   const double patience = device_support().patience;
   const base::Stopwatch watch;
   for (int looks = 0; result == ncclInProgress || (result == ncclSuccess && looks == 0); ++looks) {
     if (patience > 0 && watch.seconds() > patience) {
-      throw InternalError(base::text("NCCL: rank ", rank_, " of ", size_, " waits in ", call, " for ", base::human_seconds(watch.seconds()),
-                                     ": a rank, its GPU or the network between them is gone, or NCCL uses the wrong interface (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
+      throw InternalError(
+          base::text("NCCL: rank ", rank_, " of ", size_, " waits in ", call, " for ",
+                     base::human_seconds(watch.seconds()),
+                     ": a rank, its GPU or the network between them is gone, or NCCL uses the "
+                     "wrong interface (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
     }
     if (looks > 0) nap(looks);
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result);
@@ -129,13 +139,15 @@ void NcclComm::complete(ncclResult_t result, const char* call) {
 }
 
 std::string NcclComm::words(ncclResult_t result) const {
-  return base::text("NCCL: rank ", rank_, " of ", size_, ": ", ncclGetErrorString(result), " (", ncclGetLastError(handle_), ")");
+  return base::text("NCCL: rank ", rank_, " of ", size_, ": ", ncclGetErrorString(result), " (",
+                    ncclGetLastError(handle_), ")");
 }
 
 void NcclComm::enroll(std::byte* data, int64_t bytes) {
   if (bytes == 0) return;
   void* registration = nullptr;
-  complete(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration), "ncclCommRegister");
+  complete(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration),
+           "ncclCommRegister");
   registrations_.push_back(registration);
 }
 
@@ -149,7 +161,8 @@ std::optional<std::string> NcclComm::find_trouble() {
   const std::lock_guard lock(registry().mutex);
   for (const NcclComm* comm : registry().comms) {
     ncclResult_t result = ncclSuccess;
-    if (comm->handle_ == nullptr || ncclCommGetAsyncError(comm->handle_, &result) != ncclSuccess) continue;
+    if (comm->handle_ == nullptr || ncclCommGetAsyncError(comm->handle_, &result) != ncclSuccess)
+      continue;
     if (result != ncclSuccess && result != ncclInProgress) return comm->words(result);
   }
   return std::nullopt;

@@ -12,10 +12,13 @@ LockedPages::LockedPages(std::byte* memory, int64_t bytes, std::string_view what
   if (lock(memory, bytes)) {
     locked_.reset(memory);
   } else {
-    log::warning(base::text("the pages of ", what, " could not be locked: copies between host and GPU will be slow"));
+    log::warning(base::text("the pages of ", what,
+                            " could not be locked: copies between host and GPU will be slow"));
   }
 }
 
-void LockedPages::Unlock::operator()(std::byte* memory) const { device_support().unlock_pages(memory); }
+void LockedPages::Unlock::operator()(std::byte* memory) const {
+  device_support().unlock_pages(memory);
+}
 
 }  // namespace trireme::comm

@@ -41,7 +41,8 @@ class HostSums final : public RankSums {
 std::unique_ptr<RankSums> make_rank_sums(const CommView& comm, bool device, void* compute_stream) {
   if (!device) return std::make_unique<HostSums>(comm);
   VALIDATE(device_support().make_sums != nullptr, ExitCode::unfit_environment,
-           "sums between GPUs were asked for, but this program has no CUDA: use trireme-gpu, or run.device = \"cpu\"");
+           "sums between GPUs were asked for, but this program has no CUDA: use trireme-gpu, or "
+           "run.device = \"cpu\"");
   return device_support().make_sums(comm, compute_stream);
 }
 

@@ -12,12 +12,15 @@
 namespace trireme::comm {
 namespace {
 
-// Collectives among the work of the compute stream: nothing else could run beside them, since all that follows reads the sum.
+// Collectives among the work of the compute stream: nothing else could run beside them, since all
+// that follows reads the sum.
 class NcclSums final : public RankSums {
  public:
-  NcclSums(const CommView& comm, cudaStream_t stream) : stream_(stream), rank_(comm.rank()), nccl_(comm) {}
+  NcclSums(const CommView& comm, cudaStream_t stream)
+      : stream_(stream), rank_(comm.rank()), nccl_(comm) {}
   ~NcclSums() override {
-    // The communicator is freed when its work is over; what other ranks will not come to is aborted instead.
+    // The communicator is freed when its work is over; what other ranks will not come to is aborted
+    // instead.
     if (std::uncaught_exceptions() > 0) NcclComm::abort_all();
     static_cast<void>(cudaStreamSynchronize(stream_));
   }
@@ -25,16 +28,22 @@ class NcclSums final : public RankSums {
   void add_up(void* values, int64_t count, DType type) override {
     EXPECT(type == DType::f32 || type == DType::bf16);
     RankSums::count(count * static_cast<int64_t>(size_of(type)), false);
-    nccl_.complete(ncclAllReduce(values, values, static_cast<size_t>(count), type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum, nccl_.handle(), stream_),
+    nccl_.complete(ncclAllReduce(values, values, static_cast<size_t>(count),
+                                 type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum,
+                                 nccl_.handle(), stream_),
                    "ncclAllReduce");
   }
   void gather(void* all, int64_t bytes) override {
     RankSums::count(bytes, false);
-    nccl_.complete(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all, static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_), "ncclAllGather");
+    nccl_.complete(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all,
+                                 static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_),
+                   "ncclAllGather");
   }
   std::string kind() const override { return "NCCL"; }
   bool recordable() const override { return true; }
-  void use_stream(void* compute_stream) override { stream_ = static_cast<cudaStream_t>(compute_stream); }
+  void use_stream(void* compute_stream) override {
+    stream_ = static_cast<cudaStream_t>(compute_stream);
+  }
 
  private:
   cudaStream_t stream_;
@@ -45,8 +54,11 @@ class NcclSums final : public RankSums {
 // For ranks that share a device: through locked host memory. Correct, not fast.
 class StagedSums final : public RankSums {
  public:
-  StagedSums(const CommView& comm, cudaStream_t stream) : comm_(comm), host_(make_rank_sums(comm, false)), stream_(stream) {}
-  ~StagedSums() override { static_cast<void>(cudaStreamSynchronize(stream_)); }  // copies from the buffer
+  StagedSums(const CommView& comm, cudaStream_t stream)
+      : comm_(comm), host_(make_rank_sums(comm, false)), stream_(stream) {}
+  ~StagedSums() override {
+    static_cast<void>(cudaStreamSynchronize(stream_));
+  }  // copies from the buffer
 
   void add_up(void* values, int64_t count, DType type) override {
     const int64_t bytes = count * static_cast<int64_t>(size_of(type));
@@ -65,7 +77,8 @@ class StagedSums final : public RankSums {
   std::string kind() const override { return "MPI through host memory, because ranks share a GPU"; }
 
  private:
-  // Copies `bytes` bytes to place `at` of `whole` bytes of host memory, which nothing uses any more by then.
+  // Copies `bytes` bytes to place `at` of `whole` bytes of host memory, which nothing uses any more
+  // by then.
   std::byte* stage(const void* from, int64_t whole, int64_t at, int64_t bytes) {
     if (!buffer_ || buffer_->bytes() < whole) {
       TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
@@ -76,7 +89,10 @@ class StagedSums final : public RankSums {
     count_wait();
     return buffer_->data();
   }
-  void copy(void* to, const void* from, int64_t bytes) { TRIREME_CUDA_CALL(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_)); }
+  void copy(void* to, const void* from, int64_t bytes) {
+    TRIREME_CUDA_CALL(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
+  }
 
   CommView comm_;
   std::unique_ptr<RankSums> host_;
@@ -86,10 +102,14 @@ class StagedSums final : public RankSums {
 
 }  // namespace
 
-std::unique_ptr<RankSums> make_device_sums(const CommView& comm, bool share_a_device, void* compute_stream) {
+std::unique_ptr<RankSums> make_device_sums(const CommView& comm, bool share_a_device,
+                                           void* compute_stream) {
   const auto stream = static_cast<cudaStream_t>(compute_stream);
   if (!share_a_device) return std::make_unique<NcclSums>(comm, stream);
-  if (comm.rank() == 0) log::warning("several ranks of a tensor-parallel replica share a GPU, which NCCL refuses: its sums go through host memory and MPI");
+  if (comm.rank() == 0)
+    log::warning(
+        "several ranks of a tensor-parallel replica share a GPU, which NCCL refuses: its sums go "
+        "through host memory and MPI");
   return std::make_unique<StagedSums>(comm, stream);
 }
 

@@ -7,6 +7,7 @@
 
 namespace trireme::comm {
 
-std::unique_ptr<RankSums> make_device_sums(const CommView& comm, bool share_a_device, void* compute_stream);
+std::unique_ptr<RankSums> make_device_sums(const CommView& comm, bool share_a_device,
+                                           void* compute_stream);
 
 }  // namespace trireme::comm

@@ -8,11 +8,14 @@
 namespace trireme::comm {
 namespace {
 
-bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
   const auto count = static_cast<int>(roles.map.trainer.size());
-  const int group = options.train.shard_group > 0 ? static_cast<int>(options.train.shard_group) : count;
+  const int group =
+      options.train.shard_group > 0 ? static_cast<int>(options.train.shard_group) : count;
   return {roles.world, roles.map.trainer, {.data = count / group, .shard = group}, "trainers"};
 }
 
@@ -42,7 +45,9 @@ Roles make_roles(const config::Options& options, const CommView& world) {
   roles.generator = contains(roles.map.generator, world.rank());
   roles.reward = contains(roles.map.reward, world.rank());
   roles.trainers = trainer_mesh(options, roles);
-  roles.generators = mesh_of_replicas(world, roles.topology, roles.map.generator, static_cast<int>(options.generate.tensor_parallel), "generators");
+  roles.generators =
+      mesh_of_replicas(world, roles.topology, roles.map.generator,
+                       static_cast<int>(options.generate.tensor_parallel), "generators");
   roles.rewards = reward_mesh(options, roles);
   return roles;
 }

@@ -28,10 +28,12 @@ std::string host_name() {
   return name.data();
 }
 
-// Sets a variable that nobody has set, for MPI's start only: child processes find what was there before.
+// Sets a variable that nobody has set, for MPI's start only: child processes find what was there
+// before.
 class ForTheStart {
  public:
-  ForTheStart(const char* name, const char* value) : name_(std::getenv(name) == nullptr ? name : nullptr) {
+  ForTheStart(const char* name, const char* value)
+      : name_(std::getenv(name) == nullptr ? name : nullptr) {
     if (name_ != nullptr) setenv(name_, value, 0);
   }
   ForTheStart(const ForTheStart&) = delete;
@@ -44,10 +46,13 @@ class ForTheStart {
 };
 
 void start_mpi(bool alone, int& provided) {
-  const ForTheStart isolated("OMPI_MCA_ess_singleton_isolated", "1");  // a process alone starts a daemon in Open MPI 4, which we need for nothing
+  const ForTheStart isolated(
+      "OMPI_MCA_ess_singleton_isolated",
+      "1");  // a process alone starts a daemon in Open MPI 4, which we need for nothing
   std::list<ForTheStart> variables;
   if (alone) {
-    // Open MPI 4 gives all processes that are alone on a node the same folder, which whoever leaves removes under those that start.
+    // Open MPI 4 gives all processes that are alone on a node the same folder, which whoever leaves
+    // removes under those that start.
     variables.emplace_back("OMPI_MCA_orte_create_session_dirs", "0");
     variables.emplace_back("OMPI_MCA_pml", "ob1");  // looking for networks takes 0.4 s
     variables.emplace_back("OMPI_MCA_btl", "self");
@@ -71,10 +76,11 @@ bool completes(MPI_Request request, double seconds) {
 
 Session::Session() {
   facts_.launch = job::read_launch(job::process_environment);
-  // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was
-  // told how many slots there are.
+  // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself
+  // only when it was told how many slots there are.
   if (const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE")) {
-    if (std::atoi(local) >= static_cast<int>(std::thread::hardware_concurrency())) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (std::atoi(local) >= static_cast<int>(std::thread::hardware_concurrency()))
+      setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   }
   int provided = MPI_THREAD_SINGLE;
   int running = 0;
@@ -93,10 +99,12 @@ Session::Session() {
   const int announced = std::max(facts_.launch.size, facts_.launch.local_size);  // 0: nobody says
   if (announced > 1 && size == 1) {
     if (started_here_) MPI_Finalize();
-    throw UserError(ExitCode::unfit_environment,
-                    base::text("the launcher started ", announced, " processes but each of them is alone in MPI",
-                               " (launcher and program use different MPI libraries): start Trireme with the mpirun or",
-                               " srun --mpi plugin of the MPI that it was built with (trireme --config names it)"));
+    throw UserError(
+        ExitCode::unfit_environment,
+        base::text(
+            "the launcher started ", announced, " processes but each of them is alone in MPI",
+            " (launcher and program use different MPI libraries): start Trireme with the mpirun or",
+            " srun --mpi plugin of the MPI that it was built with (trireme --config names it)"));
   }
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
   int length = 0;
@@ -142,13 +150,16 @@ bool Session::all_failed_alike(int exit_code, double seconds) const {
   std::array<int, 2> codes{exit_code, -exit_code};  // one maximum gives both ends
   MPI_Request request = MPI_REQUEST_NULL;
   const auto comm = static_cast<MPI_Comm>(failures_->native());
-  if (MPI_Iallreduce(MPI_IN_PLACE, codes.data(), 2, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return false;
+  if (MPI_Iallreduce(MPI_IN_PLACE, codes.data(), 2, MPI_INT, MPI_MAX, comm, &request) !=
+      MPI_SUCCESS)
+    return false;
   return completes(request, seconds) && codes[0] == exit_code && -codes[1] == exit_code;
 }
 
 void Session::leave_together(double seconds) const {
   MPI_Request request = MPI_REQUEST_NULL;
-  if (MPI_Ibarrier(static_cast<MPI_Comm>(failures_->native()), &request) == MPI_SUCCESS) completes(request, seconds);
+  if (MPI_Ibarrier(static_cast<MPI_Comm>(failures_->native()), &request) == MPI_SUCCESS)
+    completes(request, seconds);
 }
 
 namespace {
@@ -165,7 +176,8 @@ void verdict_and_abort(int exit_code) {
 
 }  // namespace
 
-// A job may end because its file system, its log or MPI hangs: whatever takes longer than the patience is left out.
+// A job may end because its file system, its log or MPI hangs: whatever takes longer than the
+// patience is left out.
 void abort_job(const std::function<int()>& decide, int otherwise) {
   constexpr auto patience = std::chrono::seconds(2);
   static std::atomic<int> code;

@@ -17,8 +17,12 @@ constexpr int64_t align_elements = 32;  // 64 bytes of bf16, 128 of fp32
 
 constexpr int64_t chunk_elements = 2048;  // 8 KiB: a running sum stays in the first-level cache
 
-const float* floats(const std::byte* values, int64_t first) { return reinterpret_cast<const float*>(values) + first; }
-const uint16_t* halves(const std::byte* values, int64_t first) { return reinterpret_cast<const uint16_t*>(values) + first; }
+const float* floats(const std::byte* values, int64_t first) {
+  return reinterpret_cast<const float*>(values) + first;
+}
+const uint16_t* halves(const std::byte* values, int64_t first) {
+  return reinterpret_cast<const uint16_t*>(values) + first;
+}
 
 void read(float* to, DType type, const std::byte* values, int64_t first, int64_t count) {
   if (type == DType::bf16) return base::widen(to, halves(values, first), count);
@@ -26,13 +30,16 @@ void read(float* to, DType type, const std::byte* values, int64_t first, int64_t
 }
 
 void add(float* into, DType type, const std::byte* values, int64_t first, int64_t count) {
-  type == DType::bf16 ? base::add(into, halves(values, first), count) : base::add(into, floats(values, first), count);
+  type == DType::bf16 ? base::add(into, halves(values, first), count)
+                      : base::add(into, floats(values, first), count);
 }
 
-// Two ranks on a node and a single rank are the common cases: in fp32 one pass, no intermediate sum in memory.
+// Two ranks on a node and a single rank are the common cases: in fp32 one pass, no intermediate sum
+// in memory.
 void add_range(float* into, DType type, const Sources& sources, int64_t offset, int64_t count) {
   if (sources.size() == 1) return add(into, type, sources[0], offset, count);
-  if (sources.size() == 2 && type == DType::f32) return base::add_pair(into, floats(sources[0], offset), floats(sources[1], offset), count);
+  if (sources.size() == 2 && type == DType::f32)
+    return base::add_pair(into, floats(sources[0], offset), floats(sources[1], offset), count);
   float sum[chunk_elements];
   for (int64_t begin = 0; begin < count; begin += chunk_elements) {
     const int64_t n = std::min(chunk_elements, count - begin);
@@ -42,7 +49,8 @@ void add_range(float* into, DType type, const Sources& sources, int64_t offset, 
   }
 }
 
-// Values first ... last in bf16, to where they lie when all are; what is written lies before all that is still to be read.
+// Values first ... last in bf16, to where they lie when all are; what is written lies before all
+// that is still to be read.
 void round_range(float* values, int64_t first, int64_t last) {
   uint16_t rounded[chunk_elements];
   auto* out = reinterpret_cast<std::byte*>(values);
@@ -66,7 +74,9 @@ bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(com
 }  // namespace
 
 TwoStageArena::TwoStageArena(const std::vector<SlotGeometry>& stages) {
-  const auto size = [&stages](size_t s) { return base::round_up(stages[s].elements, align_elements); };
+  const auto size = [&stages](size_t s) {
+    return base::round_up(stages[s].elements, align_elements);
+  };
   for (size_t s = 0; s < stages.size(); ++s) {
     elements_ = std::max(elements_, size(s) + (s + 1 < stages.size() ? size(s + 1) : 0));
   }
@@ -95,8 +105,12 @@ ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int6
 }
 
 RingLayout::RingLayout(std::vector<SlotGeometry> stages, DType weight_type)
-    : stages_(std::move(stages)), arena_(stages_), storage_(stages_, 1), element_(static_cast<int64_t>(size_of(weight_type))),
-      held_(stages_.size()), in_use_(stages_.size()) {}
+    : stages_(std::move(stages)),
+      arena_(stages_),
+      storage_(stages_, 1),
+      element_(static_cast<int64_t>(size_of(weight_type))),
+      held_(stages_.size()),
+      in_use_(stages_.size()) {}
 
 int64_t RingLayout::slice_elements(int stage) const {
   int64_t sum = 0;
@@ -110,29 +124,35 @@ int64_t RingLayout::largest_slice() const {
   return largest;
 }
 
-RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices, DType reduce_type) const {
+RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices,
+                                         DType reduce_type) const {
   if (!with_gradients) return {arena_bytes(), 0, 0};
-  return {arena_bytes(), gradient_bytes(), received_slices * largest_slice() * static_cast<int64_t>(size_of(reduce_type))};
+  return {arena_bytes(), gradient_bytes(),
+          received_slices * largest_slice() * static_cast<int64_t>(size_of(reduce_type))};
 }
 
-RingPlace::RingPlace(const ExchangeOptions& options, RingMemory::Tenant& of, const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
+RingPlace::RingPlace(const ExchangeOptions& options, RingMemory::Tenant& of,
+                     const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
                      ExchangeCounters& counters)
     : tenant(of), memory(options.rings ? options.rings : std::make_shared<RingMemory>()) {
   memory->add(tenant, bytes, allocate);
   if (options.rings) return;
   counters.weight_memory += memory->bytes(RingMemory::weights);
-  counters.gradient_memory += memory->bytes(RingMemory::gradients) + memory->bytes(RingMemory::received);
+  counters.gradient_memory +=
+      memory->bytes(RingMemory::gradients) + memory->bytes(RingMemory::received);
 }
 
 std::vector<std::byte*> RingLayout::weight_pointers(std::byte* arena, int stage) const {
   std::vector<std::byte*> pointers;
-  for (const auto& parameter : parameters(stage)) pointers.push_back(weights(arena, stage) + parameter.offset * element_);
+  for (const auto& parameter : parameters(stage))
+    pointers.push_back(weights(arena, stage) + parameter.offset * element_);
   return pointers;
 }
 
 std::vector<float*> RingLayout::gradient_pointers(std::byte* arena, int stage) const {
   std::vector<float*> pointers;
-  for (const auto& parameter : parameters(stage)) pointers.push_back(gradients(arena, stage) + parameter.offset);
+  for (const auto& parameter : parameters(stage))
+    pointers.push_back(gradients(arena, stage) + parameter.offset);
   return pointers;
 }
 
@@ -140,7 +160,8 @@ void RingLayout::occupy(int stage) {
   for (int other = 0; other < stages(); ++other) {
     if (other == stage || !arena_.overlap(stage, other)) continue;
     if (in_use_[static_cast<size_t>(other)]) {
-      throw InternalError(base::text("the weights of stage ", stage, " were asked for over those of stage ", other,
+      throw InternalError(base::text("the weights of stage ", stage,
+                                     " were asked for over those of stage ", other,
                                      ", which are still in use"));
     }
     held_[static_cast<size_t>(other)] = false;
@@ -157,9 +178,13 @@ void RingLayout::forget() { std::fill(held_.begin(), held_.end(), false); }
 
 void RingLayout::may_leave() const {
   for (int stage = 0; stage < stages(); ++stage) {
-    if (in_use_[static_cast<size_t>(stage)]) throw InternalError(base::text("another model takes the ring while stage ", stage, " is in use"));
+    if (in_use_[static_cast<size_t>(stage)])
+      throw InternalError(
+          base::text("another model takes the ring while stage ", stage, " is in use"));
   }
-  if (reducing_ >= 0) throw InternalError(base::text("another model takes the ring before the reduction of stage ", reducing_, " is finished"));
+  if (reducing_ >= 0)
+    throw InternalError(base::text("another model takes the ring before the reduction of stage ",
+                                   reducing_, " is finished"));
 }
 
 void RingLayout::may_write_gradients(int stage) const {
@@ -175,11 +200,13 @@ void RingLayout::begin_reduction(int stage) {
 }
 
 void RingLayout::end_reduction(int stage) {
-  if (stage != reducing_) throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
+  if (stage != reducing_)
+    throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
   reducing_ = -1;
 }
 
-void add_in_order(float* into, DType type, const Sources& sources, int64_t count, const ParallelFor& parallel_for) {
+void add_in_order(float* into, DType type, const Sources& sources, int64_t count,
+                  const ParallelFor& parallel_for) {
   in_pieces(count, parallel_for, [&](int64_t first, int64_t last) {
     add_range(into + first, type, sources, first, last - first);
   });
@@ -197,14 +224,18 @@ void sum_in_order(std::byte* sum, DType type, bool onto, const Sources& sources,
   }
 }
 
-// In parts that double, so that threads may share one: its bf16 values lie where those before it lay.
+// In parts that double, so that threads may share one: its bf16 values lie where those before it
+// lay.
 void round_in_place(float* values, int64_t count, const ParallelFor& parallel_for) {
   constexpr int64_t first_part = 1 << 16;
-  for (int64_t done = 0, end = std::min(count, first_part); done < count; done = end, end = std::min(count, 2 * end)) {
+  for (int64_t done = 0, end = std::min(count, first_part); done < count;
+       done = end, end = std::min(count, 2 * end)) {
     if (done == 0) {
       round_range(values, 0, end);
     } else {
-      in_pieces(end - done, parallel_for, [&](int64_t first, int64_t last) { round_range(values, done + first, done + last); });
+      in_pieces(end - done, parallel_for, [&](int64_t first, int64_t last) {
+        round_range(values, done + first, done + last);
+      });
     }
   }
 }
@@ -220,23 +251,28 @@ DeviceSupport& device_support() {
   return support;
 }
 
-std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
+std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm,
+                                                   std::vector<SlotGeometry> stages,
                                                    const ExchangeOptions& wanted) {
   EXPECT(!stages.empty());
   ExchangeOptions options = wanted;
-  for (const DType type : {options.weight_type, options.reduce_type}) EXPECT(type == DType::bf16 || type == DType::f32);
+  for (const DType type : {options.weight_type, options.reduce_type})
+    EXPECT(type == DType::bf16 || type == DType::f32);
   if (comm.size() == 1) options.reduce_type = DType::f32;
   const auto duplicate = [&comm] { return Comm::duplicate(comm, comm.name() + " exchange"); };
   const bool device = options.device || options.kind == ExchangeKind::device_ring;
   if (device) {
     VALIDATE(device_support().make_exchange != nullptr, ExitCode::unfit_environment,
-             "weights were asked for on a GPU, but this program was built without CUDA: set run.device = \"cpu\", or build "
+             "weights were asked for on a GPU, but this program was built without CUDA: set "
+             "run.device = \"cpu\", or build "
              "with TRIREME_CUDA=ON");
     return device_support().make_exchange(duplicate(), std::move(stages), options);
   }
-  if (options.kind == ExchangeKind::mpi_ring) return make_ring_exchange(duplicate(), std::move(stages), options);
+  if (options.kind == ExchangeKind::mpi_ring)
+    return make_ring_exchange(duplicate(), std::move(stages), options);
 
-  if (options.kind == ExchangeKind::node_windows) return make_node_exchange(duplicate(), std::move(stages), options);
+  if (options.kind == ExchangeKind::node_windows)
+    return make_node_exchange(duplicate(), std::move(stages), options);
 
   const bool one_node = on_one_node(comm);
   if (options.kind == ExchangeKind::shared_window) {
@@ -244,12 +280,16 @@ std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::ve
              "a shared window was asked for, but the ranks are on several nodes: use an MPI ring");
     return make_window_exchange(duplicate(), std::move(stages), options);
   }
-  if (!one_node && !options.node_weights) return make_ring_exchange(duplicate(), std::move(stages), options);
+  if (!one_node && !options.node_weights)
+    return make_ring_exchange(duplicate(), std::move(stages), options);
   try {
-    return one_node ? make_window_exchange(duplicate(), stages, options) : make_node_exchange(duplicate(), stages, options);
+    return one_node ? make_window_exchange(duplicate(), stages, options)
+                    : make_node_exchange(duplicate(), stages, options);
   } catch (const UserError& error) {
-    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment) throw;
-    if (comm.rank() == 0) log::warning(base::text("weights go through MPI instead of shared memory: ", error.what()));
+    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment)
+      throw;
+    if (comm.rank() == 0)
+      log::warning(base::text("weights go through MPI instead of shared memory: ", error.what()));
   }
   return make_ring_exchange(duplicate(), std::move(stages), options);
 }

@@ -9,17 +9,22 @@ namespace {
 
 struct Add {
   __device__ static void at(float* into, const float* values, int64_t i) { into[i] += values[i]; }
-  __device__ static void at(float* into, const uint16_t* values, int64_t i) { into[i] += base::bf16_to_float(values[i]); }
+  __device__ static void at(float* into, const uint16_t* values, int64_t i) {
+    into[i] += base::bf16_to_float(values[i]);
+  }
 };
 
 struct Round {
-  __device__ static void at(uint16_t* to, const float* from, int64_t i) { to[i] = base::float_to_bf16(from[i]); }
+  __device__ static void at(uint16_t* to, const float* from, int64_t i) {
+    to[i] = base::float_to_bf16(from[i]);
+  }
 };
 
 template <class Step, class To, class From>
 __global__ void for_each(To* to, const From* from, int64_t count) {
   const int64_t stride = int64_t{blockDim.x} * gridDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) Step::at(to, from, i);
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride)
+    Step::at(to, from, i);
 }
 
 template <class Step, class To, class From>
@@ -37,8 +42,14 @@ cudaError_t launch(To* to, const From* from, int64_t count, cudaStream_t stream)
 
 }  // namespace
 
-cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) { return launch<Add>(into, values, count, stream); }
-cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream) { return launch<Add>(into, values, count, stream); }
-cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream) { return launch<Round>(to, from, count, stream); }
+cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
+  return launch<Add>(into, values, count, stream);
+}
+cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream) {
+  return launch<Add>(into, values, count, stream);
+}
+cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream) {
+  return launch<Round>(to, from, count, stream);
+}
 
 }  // namespace trireme::comm

@@ -1,9 +1,11 @@
-// The exchange between GPUs. All communication is enqueued on one stream of its own; events tie it to the compute stream:
-//   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
-//   reduce   waits for the stage's backward
-//   finish   waits for what wrote into the sums until then; compute waits for it
-// The host waits for NCCL to enqueue, for nothing that runs on the device. One stream is enough: NCCL runs the kernels of a communicator, and of all that
-// share its connections, one after the other.
+// The exchange between GPUs. All communication is enqueued on one stream of its own; events tie it
+// to the compute stream:
+//   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the
+//   gather in gathered() reduce   waits for the stage's backward finish   waits for what wrote into
+//   the sums until then; compute waits for it
+// The host waits for NCCL to enqueue, for nothing that runs on the device. One stream is enough:
+// NCCL runs the kernels of a communicator, and of all that share its connections, one after the
+// other.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -35,20 +37,29 @@ std::shared_ptr<std::byte> registered_memory(int64_t bytes) {
 class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant {
  public:
   NcclRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-      : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
-        compute_(static_cast<cudaStream_t>(options.compute_stream)), waits_(compute_), gathered_(static_cast<size_t>(layout_.stages())),
+      : comm_(std::move(comm)),
+        options_(options),
+        layout_(std::move(stages), options.weight_type),
+        compute_(static_cast<cudaStream_t>(options.compute_stream)),
+        waits_(compute_),
+        gathered_(static_cast<size_t>(layout_.stages())),
         own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
-        ring_(options, *this, layout_.ring_bytes(options.gradients, 1, options.reduce_type), registered_memory, counters_), nccl_(comm_) {
+        ring_(options, *this, layout_.ring_bytes(options.gradients, 1, options.reduce_type),
+              registered_memory, counters_),
+        nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
   }
   ~NcclRingExchange() override {
-    // Collectives whose other ranks will not come would be waited for, by this and by all that frees memory of the device.
+    // Collectives whose other ranks will not come would be waited for, by this and by all that
+    // frees memory of the device.
     if (std::uncaught_exceptions() > 0) NcclComm::abort_all();
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaStreamSynchronize(compute_));  // ncclMemFree waits for nobody
   }
 
-  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
+  std::byte* own_slice(size_t parameter) override {
+    return layout_.own_slice(own_.data(), parameter);
+  }
   void begin_update() override {
     layout_.forget();
     follow(compute_, stream_);
@@ -86,7 +97,7 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
   ExchangeOptions options_;
   RingLayout layout_;
   cudaStream_t compute_;
-  StreamWaits waits_;  // of compute for messages: what of them is exposed
+  StreamWaits waits_;            // of compute for messages: what of them is exposed
   std::vector<Event> gathered_;  // by stage
   Event order_;
   ExchangeCounters counters_;
@@ -97,7 +108,8 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
   bool enrolled_ = false;  // the ring with NCCL
 };
 
-// Transfers of this model's, also such as nobody waited for, come before what the next enqueues: its stream follows the compute stream.
+// Transfers of this model's, also such as nobody waited for, come before what the next enqueues:
+// its stream follows the compute stream.
 void NcclRingExchange::leave() {
   layout_.may_leave();
   follow(compute_, stream_);
@@ -115,7 +127,8 @@ void NcclRingExchange::lose() {
 void NcclRingExchange::take_ring() {
   ring_.take();
   if (enrolled_) return;
-  for (const auto part : {RingMemory::weights, RingMemory::gradients, RingMemory::received}) nccl_.enroll(ring_[part], ring_.memory->bytes(part));
+  for (const auto part : {RingMemory::weights, RingMemory::gradients, RingMemory::received})
+    nccl_.enroll(ring_[part], ring_.memory->bytes(part));
   enrolled_ = true;
 }
 
@@ -130,15 +143,17 @@ void NcclRingExchange::gather(int stage) {
   std::byte* base = layout_.weights(ring_[RingMemory::weights], stage);
   for (const auto& p : layout_.parameters(stage)) {
     const int64_t bytes = p.per_rank * element;
-    TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element + comm_->rank() * bytes, own_slice(p.id),
-                                      static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+    TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element + comm_->rank() * bytes,
+                                      own_slice(p.id), static_cast<size_t>(bytes),
+                                      cudaMemcpyDeviceToDevice, stream_));
     counters_.gathered_bytes += (comm_->size() - 1) * bytes;
     region.add_bytes((comm_->size() - 1) * bytes);
   }
   NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
     std::byte* whole = base + p.offset * element;
-    nccl_.complete(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
+    nccl_.complete(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole,
+                                 static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
                    "ncclAllGather");
   }
   group.end(nccl_);
@@ -157,12 +172,14 @@ std::vector<float*> NcclRingExchange::gradients(int stage) {
   take_ring();
   layout_.may_write_gradients(stage);
   TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(ring_[RingMemory::gradients], stage), 0,
-                                    static_cast<size_t>(layout_.elements(stage)) * sizeof(float), compute_));
+                                    static_cast<size_t>(layout_.elements(stage)) * sizeof(float),
+                                    compute_));
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
-// To bf16, at the beginning of the stage's memory: the first part by way of the memory for sums, which nobody uses now, then parts that double, each of
-// which is written where those before it lay.
+// To bf16, at the beginning of the stage's memory: the first part by way of the memory for sums,
+// which nobody uses now, then parts that double, each of which is written where those before it
+// lay.
 void NcclRingExchange::round_gradients(int stage) {
   const int64_t count = layout_.elements(stage);
   const float* from = layout_.gradients(ring_[RingMemory::gradients], stage);
@@ -170,9 +187,11 @@ void NcclRingExchange::round_gradients(int stage) {
   auto* aside = reinterpret_cast<uint16_t*>(ring_[RingMemory::received]);
   const int64_t first = std::min(count, layout_.slice_elements(stage));
   TRIREME_CUDA_CALL(launch_round(aside, from, first, stream_));
-  TRIREME_CUDA_CALL(cudaMemcpyAsync(to, aside, static_cast<size_t>(first) * sizeof(uint16_t), cudaMemcpyDeviceToDevice, stream_));
+  TRIREME_CUDA_CALL(cudaMemcpyAsync(to, aside, static_cast<size_t>(first) * sizeof(uint16_t),
+                                    cudaMemcpyDeviceToDevice, stream_));
   for (int64_t done = first; done < count; done = std::min(count, 2 * done)) {
-    TRIREME_CUDA_CALL(launch_round(to + done, from + done, std::min(count, 2 * done) - done, stream_));
+    TRIREME_CUDA_CALL(
+        launch_round(to + done, from + done, std::min(count, 2 * done) - done, stream_));
   }
 }
 
@@ -182,13 +201,16 @@ void NcclRingExchange::reduce(int stage) {
   follow(stream_, compute_);
   const bool rounds = options_.reduce_type == DType::bf16;
   if (rounds) round_gradients(stage);
-  const auto* gradients = reinterpret_cast<const std::byte*>(layout_.gradients(ring_[RingMemory::gradients], stage));
+  const auto* gradients =
+      reinterpret_cast<const std::byte*>(layout_.gradients(ring_[RingMemory::gradients], stage));
   std::byte* out = ring_[RingMemory::received];
   NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
-    nccl_.complete(ncclReduceScatter(gradients + p.offset * reduced_element(), out, static_cast<size_t>(p.per_rank), rounds ? ncclBfloat16 : ncclFloat, ncclSum,
-                                     nccl_.handle(), stream_),
-                   "ncclReduceScatter");
+    nccl_.complete(
+        ncclReduceScatter(gradients + p.offset * reduced_element(), out,
+                          static_cast<size_t>(p.per_rank), rounds ? ncclBfloat16 : ncclFloat,
+                          ncclSum, nccl_.handle(), stream_),
+        "ncclReduceScatter");
     out += p.per_rank * reduced_element();
   }
   group.end(nccl_);
@@ -202,8 +224,10 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
   follow(stream_, compute_);  // `into` may have been written since reduce()
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t count = parameters[i].per_rank;
-    TRIREME_CUDA_CALL(options_.reduce_type == DType::bf16 ? launch_add(into[i], reinterpret_cast<const uint16_t*>(sums), count, stream_)
-                                                          : launch_add(into[i], reinterpret_cast<const float*>(sums), count, stream_));
+    TRIREME_CUDA_CALL(
+        options_.reduce_type == DType::bf16
+            ? launch_add(into[i], reinterpret_cast<const uint16_t*>(sums), count, stream_)
+            : launch_add(into[i], reinterpret_cast<const float*>(sums), count, stream_));
     sums += count * reduced_element();
     counters_.reduced_bytes += (comm_->size() - 1) * count * reduced_element();
   }
@@ -226,10 +250,14 @@ bool share_a_device(const CommView& comm) {
   return false;
 }
 
-std::unique_ptr<ShardExchange> make_device_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {
-  if (!share_a_device(comm)) return std::make_unique<NcclRingExchange>(std::move(comm), std::move(stages), options);
+std::unique_ptr<ShardExchange> make_device_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                    const ExchangeOptions& options) {
+  if (!share_a_device(comm))
+    return std::make_unique<NcclRingExchange>(std::move(comm), std::move(stages), options);
   if (comm->rank() == 0) {
-    log::warning("several ranks share a GPU, which NCCL refuses: weights and gradients go through host memory and MPI");
+    log::warning(
+        "several ranks share a GPU, which NCCL refuses: weights and gradients go through host "
+        "memory and MPI");
   }
   return std::make_unique<StagedExchange>(std::move(comm), std::move(stages), options);
 }
@@ -243,21 +271,27 @@ std::string device_bus_id(int device) {
 }
 
 void enable_device_exchange() {
-  // NCCL would tell its peers of the buffers of recorded collectives, which LibTorch's segments that grow (machine::set_allocator) do not bear.
+  // NCCL would tell its peers of the buffers of recorded collectives, which LibTorch's segments
+  // that grow (machine::set_allocator) do not bear.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
-  device_support() = {.make_exchange = make_device_exchange,
-                      .make_sums = [](const CommView& comm, void* compute_stream) { return make_device_sums(comm, share_a_device(comm), compute_stream); },
-                      .find_trouble = &NcclComm::find_trouble,
-                      .lock_pages =
-                          [](std::byte* memory, int64_t bytes) {
-                            const bool locked = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess;
-                            if (!locked) static_cast<void>(cudaGetLastError());
-                            return locked;
-                          },
-                      .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
-                      .start_copy = &start_rows,
-                      .finish_copies = &finish_rows,
-                      .make_clock = &make_event_clock};
+  device_support() = {
+      .make_exchange = make_device_exchange,
+      .make_sums =
+          [](const CommView& comm, void* compute_stream) {
+            return make_device_sums(comm, share_a_device(comm), compute_stream);
+          },
+      .find_trouble = &NcclComm::find_trouble,
+      .lock_pages =
+          [](std::byte* memory, int64_t bytes) {
+            const bool locked = cudaHostRegister(memory, static_cast<size_t>(bytes),
+                                                 cudaHostRegisterDefault) == cudaSuccess;
+            if (!locked) static_cast<void>(cudaGetLastError());
+            return locked;
+          },
+      .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
+      .start_copy = &start_rows,
+      .finish_copies = &finish_rows,
+      .make_clock = &make_event_clock};
 }
 
 }  // namespace trireme::comm

@@ -1,15 +1,20 @@
-// The exchange of ranks on several nodes whose ranks share memory inside each: every weight lies once in a window on every node, so that
-// gathering moves nothing but what an update has changed. After an update each rank sends its slices to one rank of every other node, as many
-// messages as nodes, and so a node takes each byte from the network once; a stage is waited for when it is first asked for.
+// The exchange of ranks on several nodes whose ranks share memory inside each: every weight lies
+// once in a window on every node, so that gathering moves nothing but what an update has changed.
+// After an update each rank sends its slices to one rank of every other node, as many messages as
+// nodes, and so a node takes each byte from the network once; a stage is waited for when it is
+// first asked for.
 //
-// Gradients are summed in rank order, so that their bits are those of one node: for each owner a running sum goes from node to node. On each
-// node one rank takes it over, adds its node's gradients by direct reads and sends it on; from the last node it goes to the owner. A thread
-// does that while the stage before is computed. A sum that travels in bf16 is rounded behind each node: its bits depend on the nodes, too.
+// Gradients are summed in rank order, so that their bits are those of one node: for each owner a
+// running sum goes from node to node. On each node one rank takes it over, adds its node's
+// gradients by direct reads and sends it on; from the last node it goes to the owner. A thread does
+// that while the stage before is computed. A sum that travels in bf16 is rounded behind each node:
+// its bits depend on the nodes, too.
 //
 // Counters in the window, each written by one rank:
-//   ready    reductions whose gradients it has written          (release after the gradients, acquire before reading them)
-//   done     reductions in which it has read its node's parts   (release after reading, acquire before overwriting)
-//   arrived  by stage: updates of which it has its messages     (release after the last of them, acquire before reading)
+//   ready    reductions whose gradients it has written          (release after the gradients,
+//   acquire before reading them) done     reductions in which it has read its node's parts (release
+//   after reading, acquire before overwriting) arrived  by stage: updates of which it has its
+//   messages     (release after the last of them, acquire before reading)
 #include <mpi.h>
 
 #include <algorithm>
@@ -31,11 +36,16 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int weights_tag = static_cast<int>(Tag::weights), sum_tag = static_cast<int>(Tag::running_sum), total_tag = static_cast<int>(Tag::gradient_total);
+constexpr int weights_tag = static_cast<int>(Tag::weights),
+              sum_tag = static_cast<int>(Tag::running_sum),
+              total_tag = static_cast<int>(Tag::gradient_total);
 
 // Ranks by node; those of a node follow each other.
 struct Nodes {
-  explicit Nodes(const NodeTopology& topology) : node_of(topology.node_of), first(static_cast<size_t>(topology.nodes), -1), size(first.size(), 0) {
+  explicit Nodes(const NodeTopology& topology)
+      : node_of(topology.node_of),
+        first(static_cast<size_t>(topology.nodes), -1),
+        size(first.size(), 0) {
     for (size_t rank = 0; rank < node_of.size(); ++rank) {
       const auto node = static_cast<size_t>(node_of[rank]);
       if (size[node]++ == 0) first[node] = static_cast<int>(rank);
@@ -52,19 +62,30 @@ struct Nodes {
 
 class NodeExchange final : public ShardExchange {
  public:
-  NodeExchange(Comm comm, const NodeTopology& topology, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-      : comm_(std::move(comm)), sums_(Comm::duplicate(comm_, comm_->name() + " sums")),
-        node_(Comm::split(comm_, topology.node, comm_->rank(), comm_->name() + " node")), nodes_(topology), here_(topology.node), options_(options),
-        storage_(stages, comm_->size()), layout_(std::move(stages), options.weight_type), arrived_(static_cast<size_t>(layout_.stages()), 0),
-        requests_(arrived_.size()), last_use_(arrived_.size(), 0) {
-    VALIDATE(layout_.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", layout_.largest_slice(),
-             " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
+  NodeExchange(Comm comm, const NodeTopology& topology, std::vector<SlotGeometry> stages,
+               const ExchangeOptions& options)
+      : comm_(std::move(comm)),
+        sums_(Comm::duplicate(comm_, comm_->name() + " sums")),
+        node_(Comm::split(comm_, topology.node, comm_->rank(), comm_->name() + " node")),
+        nodes_(topology),
+        here_(topology.node),
+        options_(options),
+        storage_(stages, comm_->size()),
+        layout_(std::move(stages), options.weight_type),
+        arrived_(static_cast<size_t>(layout_.stages()), 0),
+        requests_(arrived_.size()),
+        last_use_(arrived_.size(), 0) {
+    VALIDATE(layout_.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration,
+             "one rank would send ", layout_.largest_slice(),
+             " values of a stage to another in one message, more than MPI counts: use more ranks "
+             "per shard group");
     list_new_parameters();
     fail_together(comm_, [this] { open_windows(); });
   }
   ~NodeExchange() override {
     if (reduction_.valid()) reduction_.wait();
-    for (auto& requests : requests_) MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+    for (auto& requests : requests_)
+      MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
     MPI_Waitall(static_cast<int>(sending_.size()), sending_.data(), MPI_STATUSES_IGNORE);
   }
 
@@ -80,26 +101,41 @@ class NodeExchange final : public ShardExchange {
   void finish_reduce(int stage, const std::vector<float*>& into) override;
   const ExchangeCounters& counters() const override { return counters_; }
   std::string kind() const override {
-    return base::text("a window on each of ", nodes_.count(), " nodes (", weights_.kind(), "), new weights once a node");
+    return base::text("a window on each of ", nodes_.count(), " nodes (", weights_.kind(),
+                      "), new weights once a node");
   }
 
  private:
-  std::byte* weight(size_t parameter) const { return weights_.part(0) + control_bytes() + storage_.offset[parameter] * layout_.element_bytes(); }
-  std::byte* slice(size_t parameter, int rank) const { return weight(parameter) + rank * storage_.per_rank[parameter] * layout_.element_bytes(); }
+  std::byte* weight(size_t parameter) const {
+    return weights_.part(0) + control_bytes() +
+           storage_.offset[parameter] * layout_.element_bytes();
+  }
+  std::byte* slice(size_t parameter, int rank) const {
+    return weight(parameter) + rank * storage_.per_rank[parameter] * layout_.element_bytes();
+  }
   // Of rank `mate` of this node. 0: ready, 1: done, then those of the stages.
-  int64_t control_bytes() const { return base::round_up<int64_t>((2 + layout_.stages()) * static_cast<int64_t>(sizeof(SharedCounter)), 4096); }
-  SharedCounter& counter(int mate, int index) const { return reinterpret_cast<SharedCounter*>(weights_.part(mate))[index]; }
+  int64_t control_bytes() const {
+    return base::round_up<int64_t>(
+        (2 + layout_.stages()) * static_cast<int64_t>(sizeof(SharedCounter)), 4096);
+  }
+  SharedCounter& counter(int mate, int index) const {
+    return reinterpret_cast<SharedCounter*>(weights_.part(mate))[index];
+  }
   SharedCounter& ready(int mate) const { return counter(mate, 0); }
   SharedCounter& done(int mate) const { return counter(mate, 1); }
   SharedCounter& arrived(int mate, int stage) const { return counter(mate, 2 + stage); }
-  float* gradient_base(int mate, int stage) const { return layout_.gradients(gradients_.part(mate), stage); }
+  float* gradient_base(int mate, int stage) const {
+    return layout_.gradients(gradients_.part(mate), stage);
+  }
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
 
   void list_new_parameters();
   void open_windows();
   MPI_Datatype slices_of(int stage, int rank) const;
   void complete(int stage);
-  void wait_until(const SharedCounter& counter, uint64_t value) { counters_.wait_seconds += wait_for_counter(comm_, counter, value); }
+  void wait_until(const SharedCounter& counter, uint64_t value) {
+    counters_.wait_seconds += wait_for_counter(comm_, counter, value);
+  }
   void sum(int stage, uint64_t number);
   void add_node(std::byte* sum, int stage, int owner, bool onto) const;
   int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
@@ -109,19 +145,20 @@ class NodeExchange final : public ShardExchange {
   int here_;
   ExchangeOptions options_;
   ParameterStorage storage_;
-  RingLayout layout_;                               // of the gradients, and the order of reductions
-  std::vector<std::vector<SlotParameter>> new_;     // by stage: parameters that no earlier stage has
-  std::vector<std::vector<int>> needs_;             // by stage: the stages whose messages bring its parameters
+  RingLayout layout_;                            // of the gradients, and the order of reductions
+  std::vector<std::vector<SlotParameter>> new_;  // by stage: parameters that no earlier stage has
+  std::vector<std::vector<int>> needs_;  // by stage: the stages whose messages bring its parameters
   SharedWindow weights_, gradients_;
-  std::array<HugeBuffer, 3> buffers_;               // sums of two owners, and this rank's total
+  std::array<HugeBuffer, 3> buffers_;  // sums of two owners, and this rank's total
   uint64_t update_ = 0;
-  std::vector<uint64_t> arrived_;                   // by stage: the update that this rank has seen on all of its node
+  std::vector<uint64_t>
+      arrived_;  // by stage: the update that this rank has seen on all of its node
   std::vector<std::vector<MPI_Request>> requests_;  // by stage: what this rank takes
   std::vector<MPI_Request> sending_;
-  std::vector<uint64_t> last_use_;                  // by stage: number of its last reduction, from 1; 0: none
+  std::vector<uint64_t> last_use_;  // by stage: number of its last reduction, from 1; 0: none
   uint64_t begun_ = 0;
   std::future<void> reduction_;
-  std::atomic<int64_t> received_{0};                // bytes of sums
+  std::atomic<int64_t> received_{0};  // bytes of sums
   ExchangeCounters counters_;
 };
 
@@ -143,14 +180,17 @@ void NodeExchange::list_new_parameters() {
 
 void NodeExchange::open_windows() {
   const int64_t weights = storage_.elements * layout_.element_bytes();
-  weights_ = SharedWindow(node_, control_bytes() + (node_->rank() == 0 ? weights : 0), "trireme-weights", Placement::dealt);
+  weights_ = SharedWindow(node_, control_bytes() + (node_->rank() == 0 ? weights : 0),
+                          "trireme-weights", Placement::dealt);
   counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(node_->size()));
-  for (int index = 0; index < 2 + layout_.stages(); ++index) new (&counter(node_->rank(), index)) SharedCounter{};
+  for (int index = 0; index < 2 + layout_.stages(); ++index)
+    new (&counter(node_->rank(), index)) SharedCounter{};
   if (!options_.gradients) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
   const int64_t slice = layout_.largest_slice() * reduced_element();
   for (auto& buffer : buffers_) buffer = HostBuffer(slice);
-  counters_.gradient_memory = layout_.gradient_bytes() + static_cast<int64_t>(buffers_.size()) * slice;
+  counters_.gradient_memory =
+      layout_.gradient_bytes() + static_cast<int64_t>(buffers_.size()) * slice;
 }
 
 // Rank `rank`'s slices of a stage's new parameters, relative to the first weight.
@@ -162,7 +202,8 @@ MPI_Datatype NodeExchange::slices_of(int stage, int rank) const {
     offsets.push_back(slice(parameter.id, rank) - weights_.part(0));
   }
   MPI_Datatype type = MPI_DATATYPE_NULL;
-  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), offsets.data(), to_mpi(options_.weight_type), &type));
+  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(),
+                                       offsets.data(), to_mpi(options_.weight_type), &type));
   TRIREME_MPI(MPI_Type_commit(&type));
   return type;
 }
@@ -184,13 +225,16 @@ void NodeExchange::end_update() {
   for (int stage = 0; stage < layout_.stages(); ++stage) {
     if (new_[static_cast<size_t>(stage)].empty()) continue;
     int64_t bytes = 0;
-    for (const auto& parameter : new_[static_cast<size_t>(stage)]) bytes += parameter.per_rank * layout_.element_bytes();
+    for (const auto& parameter : new_[static_cast<size_t>(stage)])
+      bytes += parameter.per_rank * layout_.element_bytes();
     for (int rank = 0; rank < comm_->size(); ++rank) {
-      if (nodes_.node_of[static_cast<size_t>(rank)] == here_ || nodes_.agent(here_, rank) != me) continue;
+      if (nodes_.node_of[static_cast<size_t>(rank)] == here_ || nodes_.agent(here_, rank) != me)
+        continue;
       MPI_Datatype type = slices_of(stage, rank);
       auto& requests = requests_[static_cast<size_t>(stage)];
       requests.push_back(MPI_REQUEST_NULL);
-      TRIREME_MPI(MPI_Irecv(weights_.part(0), 1, type, rank, weights_tag, handle(), &requests.back()));
+      TRIREME_MPI(
+          MPI_Irecv(weights_.part(0), 1, type, rank, weights_tag, handle(), &requests.back()));
       TRIREME_MPI(MPI_Type_free(&type));  // after the message, says the standard
       counters_.gathered_bytes += bytes;
     }
@@ -198,7 +242,8 @@ void NodeExchange::end_update() {
     for (int step = 1; step < nodes_.count(); ++step) {
       const int node = (here_ + step) % nodes_.count();
       sending_.push_back(MPI_REQUEST_NULL);
-      TRIREME_MPI(MPI_Isend(weights_.part(0), 1, type, nodes_.agent(node, me), weights_tag, handle(), &sending_.back()));
+      TRIREME_MPI(MPI_Isend(weights_.part(0), 1, type, nodes_.agent(node, me), weights_tag,
+                            handle(), &sending_.back()));
     }
     TRIREME_MPI(MPI_Type_free(&type));
   }
@@ -210,7 +255,8 @@ void NodeExchange::complete(int stage) {
   if (!requests.empty()) {
     trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
     const base::Stopwatch watch;
-    TRIREME_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
+    TRIREME_MPI(
+        MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
     requests.clear();
     counters_.wait_seconds += watch.seconds();
   }
@@ -223,7 +269,8 @@ void NodeExchange::gather(int stage) {
   auto& requests = requests_[static_cast<size_t>(stage)];
   if (requests.empty()) return;
   int all = 0;
-  TRIREME_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE));
+  TRIREME_MPI(
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE));
   if (all == 0) return;
   requests.clear();
   complete(stage);
@@ -247,7 +294,8 @@ std::vector<float*> NodeExchange::gradients(int stage) {
   layout_.may_write_gradients(stage);
   uint64_t needed = 0;
   for (int other = 0; other < layout_.stages(); ++other) {
-    if (layout_.overlap(stage, other)) needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
+    if (layout_.overlap(stage, other))
+      needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
   }
   for (int mate = 0; mate < node_->size(); ++mate) wait_until(done(mate), needed);
   zero_fill(gradient_base(node_->rank(), stage), layout_.elements(stage), options_.parallel_for);
@@ -256,35 +304,45 @@ std::vector<float*> NodeExchange::gradients(int stage) {
 
 void NodeExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
-  if (options_.reduce_type == DType::bf16) round_in_place(gradient_base(node_->rank(), stage), layout_.elements(stage), options_.parallel_for);
+  if (options_.reduce_type == DType::bf16)
+    round_in_place(gradient_base(node_->rank(), stage), layout_.elements(stage),
+                   options_.parallel_for);
   last_use_[static_cast<size_t>(stage)] = ++begun_;
   ready(node_->rank()).value.store(begun_, std::memory_order_release);
-  reduction_ = std::async(std::launch::async, [this, stage, number = begun_] { sum(stage, number); });
+  reduction_ =
+      std::async(std::launch::async, [this, stage, number = begun_] { sum(stage, number); });
 }
 
-// The part of this node in the sum for `owner`, packed by parameter: onto what came, or as its beginning.
+// The part of this node in the sum for `owner`, packed by parameter: onto what came, or as its
+// beginning.
 void NodeExchange::add_node(std::byte* sum, int stage, int owner, bool onto) const {
   for (const auto& parameter : layout_.parameters(stage)) {
     const int64_t offset = (parameter.offset + owner * parameter.per_rank) * reduced_element();
     Sources sources;
-    for (int mate = 0; mate < node_->size(); ++mate) sources.push_back(reinterpret_cast<const std::byte*>(gradient_base(mate, stage)) + offset);
+    for (int mate = 0; mate < node_->size(); ++mate)
+      sources.push_back(reinterpret_cast<const std::byte*>(gradient_base(mate, stage)) + offset);
     sum_in_order(sum, options_.reduce_type, onto, sources, parameter.per_rank);
     sum += parameter.per_rank * reduced_element();
   }
 }
 
-// Owners ascend on every node: the lowest one that is not finished finds all of its ranks free, or busy with it.
+// Owners ascend on every node: the lowest one that is not finished finds all of its ranks free, or
+// busy with it.
 void NodeExchange::sum(int stage, uint64_t number) {
   for (int mate = 0; mate < node_->size(); ++mate) {
-    wait_for([&] { return ready(mate).reached(number); }, [] {});  // without MPI: that belongs to the thread that computes
+    wait_for([&] { return ready(mate).reached(number); },
+             [] {});  // without MPI: that belongs to the thread that computes
   }
   const int me = comm_->rank(), last = nodes_.count() - 1;
   const auto count = static_cast<int>(layout_.slice_elements(stage));
   const auto comm = static_cast<MPI_Comm>(sums_->native());
   MPI_Datatype type = to_mpi(options_.reduce_type);
   const auto buffer = [this](size_t i) { return buffers_[i].data(); };
-  std::array<MPI_Request, 3> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // of the buffers
-  if (here_ != last) TRIREME_MPI(MPI_Irecv(buffer(2), count, type, nodes_.agent(last, me), total_tag, comm, &requests[2]));
+  std::array<MPI_Request, 3> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL,
+                                      MPI_REQUEST_NULL};  // of the buffers
+  if (here_ != last)
+    TRIREME_MPI(
+        MPI_Irecv(buffer(2), count, type, nodes_.agent(last, me), total_tag, comm, &requests[2]));
   size_t turn = 0;
   for (int owner = 0; owner < comm_->size(); ++owner) {
     if (nodes_.agent(here_, owner) != me) continue;
@@ -292,13 +350,15 @@ void NodeExchange::sum(int stage, uint64_t number) {
     const size_t use = stays ? 2 : turn++ % 2;
     TRIREME_MPI(MPI_Wait(&requests[use], MPI_STATUS_IGNORE));
     if (here_ > 0) {
-      TRIREME_MPI(MPI_Recv(buffer(use), count, type, nodes_.agent(here_ - 1, owner), sum_tag, comm, MPI_STATUS_IGNORE));
+      TRIREME_MPI(MPI_Recv(buffer(use), count, type, nodes_.agent(here_ - 1, owner), sum_tag, comm,
+                           MPI_STATUS_IGNORE));
       received_ += count * reduced_element();
     }
     add_node(buffer(use), stage, owner, here_ > 0);
     if (stays) continue;
     const bool ends = here_ == last;
-    TRIREME_MPI(MPI_Isend(buffer(use), count, type, ends ? owner : nodes_.agent(here_ + 1, owner), ends ? total_tag : sum_tag, comm, &requests[use]));
+    TRIREME_MPI(MPI_Isend(buffer(use), count, type, ends ? owner : nodes_.agent(here_ + 1, owner),
+                          ends ? total_tag : sum_tag, comm, &requests[use]));
   }
   done(node_->rank()).value.store(number, std::memory_order_release);
   TRIREME_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
@@ -319,7 +379,8 @@ void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   EXPECT(into.size() == parameters.size());
   const std::byte* total = buffers_[2].data();
   for (size_t p = 0; p < parameters.size(); ++p) {
-    add_in_order(into[p], options_.reduce_type, {total}, parameters[p].per_rank, options_.parallel_for);
+    add_in_order(into[p], options_.reduce_type, {total}, parameters[p].per_rank,
+                 options_.parallel_for);
     total += parameters[p].per_rank * reduced_element();
   }
   ++counters_.reductions;
@@ -327,15 +388,21 @@ void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
 
 }  // namespace
 
-bool ranks_follow_nodes(const NodeTopology& topology) { return std::is_sorted(topology.node_of.begin(), topology.node_of.end()); }
+bool ranks_follow_nodes(const NodeTopology& topology) {
+  return std::is_sorted(topology.node_of.begin(), topology.node_of.end());
+}
 
-std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {
+std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                  const ExchangeOptions& options) {
   const NodeTopology topology = discover(comm);
-  VALIDATE(ranks_follow_nodes(topology), ExitCode::unfit_environment, "the ranks of a node do not follow each other (",
-           "the launcher deals them out in turn): start them node by node, with mpirun --map-by slot or srun --distribution=block");
+  VALIDATE(ranks_follow_nodes(topology), ExitCode::unfit_environment,
+           "the ranks of a node do not follow each other (",
+           "the launcher deals them out in turn): start them node by node, with mpirun --map-by "
+           "slot or srun --distribution=block");
   int provided = MPI_THREAD_SINGLE;
   TRIREME_MPI(MPI_Query_thread(&provided));
-  VALIDATE(provided == MPI_THREAD_MULTIPLE, ExitCode::unfit_environment, "this MPI library does not let several threads call it (MPI_THREAD_MULTIPLE)");
+  VALIDATE(provided == MPI_THREAD_MULTIPLE, ExitCode::unfit_environment,
+           "this MPI library does not let several threads call it (MPI_THREAD_MULTIPLE)");
   return std::make_unique<NodeExchange>(std::move(comm), topology, std::move(stages), options);
 }
 

@@ -16,9 +16,10 @@
 namespace trireme::comm {
 
 inline constexpr int64_t huge_page_bytes = int64_t{2} << 20;  // bytes
-inline constexpr int64_t float_bytes = sizeof(float);        // bytes of a gradient
+inline constexpr int64_t float_bytes = sizeof(float);         // bytes of a gradient
 
-// Where stages lie in memory that holds two neighbours at a time: even stages at the start, odd ones at the end.
+// Where stages lie in memory that holds two neighbours at a time: even stages at the start, odd
+// ones at the end.
 class TwoStageArena {
  public:
   explicit TwoStageArena(const std::vector<SlotGeometry>& stages);
@@ -33,7 +34,8 @@ class TwoStageArena {
   int64_t elements_ = 0;
 };
 
-// Storage of parameters by id: every parameter once, `copies` slices of it, 64-byte aligned. Offsets in elements.
+// Storage of parameters by id: every parameter once, `copies` slices of it, 64-byte aligned.
+// Offsets in elements.
 struct ParameterStorage {
   ParameterStorage(const std::vector<SlotGeometry>& stages, int64_t copies);
   std::vector<int64_t> offset;    // by id
@@ -41,9 +43,9 @@ struct ParameterStorage {
   int64_t elements = 0;
 };
 
-// What every ring knows: where stages and own slices lie, which stages its memory has, which reduction runs. It refuses what
-// autograd would not see and would turn into wrong gradients without an error: a gather over weights, or gradients over
-// gradients, that are still in use.
+// What every ring knows: where stages and own slices lie, which stages its memory has, which
+// reduction runs. It refuses what autograd would not see and would turn into wrong gradients
+// without an error: a gather over weights, or gradients over gradients, that are still in use.
 class RingLayout {
  public:
   RingLayout(std::vector<SlotGeometry> stages, DType weight_type);
@@ -57,14 +59,21 @@ class RingLayout {
   int64_t gradient_bytes() const { return arena_.elements() * static_cast<int64_t>(sizeof(float)); }
   int64_t own_bytes() const { return storage_.elements * element_; }
   const ParameterStorage& storage() const { return storage_; }
-  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices, DType reduce_type) const;
+  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices,
+                               DType reduce_type) const;
   // Elements of one rank's slices of a stage: what one rank sends to another in a reduction.
   int64_t slice_elements(int stage) const;
   int64_t largest_slice() const;  // of slice_elements over stages
 
-  std::byte* own_slice(std::byte* own, size_t parameter) const { return own + storage_.offset[parameter] * element_; }
-  std::byte* weights(std::byte* arena, int stage) const { return arena + arena_.begin(stage) * element_; }
-  float* gradients(std::byte* arena, int stage) const { return reinterpret_cast<float*>(arena) + arena_.begin(stage); }
+  std::byte* own_slice(std::byte* own, size_t parameter) const {
+    return own + storage_.offset[parameter] * element_;
+  }
+  std::byte* weights(std::byte* arena, int stage) const {
+    return arena + arena_.begin(stage) * element_;
+  }
+  float* gradients(std::byte* arena, int stage) const {
+    return reinterpret_cast<float*>(arena) + arena_.begin(stage);
+  }
   std::vector<std::byte*> weight_pointers(std::byte* arena, int stage) const;  // by parameter
   std::vector<float*> gradient_pointers(std::byte* arena, int stage) const;
 
@@ -95,11 +104,13 @@ class RingLayout {
 // Values of `type` (f32 or bf16), which lie in memory as bytes.
 using Sources = std::vector<const std::byte*>;
 
-// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, in fp32 and from left to right: the same bits for any threads.
-void add_in_order(float* into, DType type, const Sources& sources, int64_t count, const ParallelFor& parallel_for);
+// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, in fp32 and from left to
+// right: the same bits for any threads.
+void add_in_order(float* into, DType type, const Sources& sources, int64_t count,
+                  const ParallelFor& parallel_for);
 
-// sum[i] = sources[0][i] + sources[1][i] + ..., or, `onto` what is there, sum[i] + sources[0][i] + ...: from left to right, on this thread, in fp32; rounded
-// at the end where the type is bf16.
+// sum[i] = sources[0][i] + sources[1][i] + ..., or, `onto` what is there, sum[i] + sources[0][i] +
+// ...: from left to right, on this thread, in fp32; rounded at the end where the type is bf16.
 void sum_in_order(std::byte* sum, DType type, bool onto, const Sources& sources, int64_t count);
 
 // The same values in bf16, which lie at the beginning of their memory.
@@ -112,18 +123,26 @@ class HostBuffer : public HugeBuffer {
  public:
   HostBuffer() = default;
   explicit HostBuffer(int64_t bytes)
-      : HugeBuffer(bytes, FirstTouch::now, "exchanging shards", "use more ranks or a smaller model") {}
+      : HugeBuffer(bytes, FirstTouch::now, "exchanging shards",
+                   "use more ranks or a smaller model") {}
 };
 
-// Throw UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks cannot share such a window.
-std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
-// The same of the ranks of each node; unfit_environment also where the ranks of a node do not follow each other.
-std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
-std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
+// Throw UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks
+// cannot share such a window.
+std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                    const ExchangeOptions& options);
+// The same of the ranks of each node; unfit_environment also where the ranks of a node do not
+// follow each other.
+std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                  const ExchangeOptions& options);
+std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                  const ExchangeOptions& options);
 
-// Where this exchange's ring lies: options.rings, or memory of its own. Counts the bytes of the latter.
+// Where this exchange's ring lies: options.rings, or memory of its own. Counts the bytes of the
+// latter.
 struct RingPlace {
-  RingPlace(const ExchangeOptions& options, RingMemory::Tenant& tenant, const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
+  RingPlace(const ExchangeOptions& options, RingMemory::Tenant& tenant,
+            const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
             ExchangeCounters& counters);
   RingPlace(const RingPlace&) = delete;
   ~RingPlace() { memory->remove(tenant); }
@@ -136,15 +155,18 @@ struct RingPlace {
 
 // Set by enable_device_exchange(); null pointers in programs that do not link the CUDA part.
 struct DeviceSupport {
-  std::unique_ptr<ShardExchange> (*make_exchange)(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) = nullptr;
+  std::unique_ptr<ShardExchange> (*make_exchange)(Comm comm, std::vector<SlotGeometry> stages,
+                                                  const ExchangeOptions& options) = nullptr;
   std::unique_ptr<RankSums> (*make_sums)(const CommView& comm, void* compute_stream) = nullptr;
-  std::optional<std::string> (*find_trouble)() = nullptr;  // what the devices' library of messages found wrong by itself; any thread
+  std::optional<std::string> (*find_trouble)() =
+      nullptr;  // what the devices' library of messages found wrong by itself; any thread
   bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
   void (*unlock_pages)(std::byte* memory) = nullptr;
   void (*start_copy)(const RowCopy& copy) = nullptr;
   void (*finish_copies)() = nullptr;
   std::unique_ptr<trace::DeviceClock> (*make_clock)(void* stream) = nullptr;
-  double patience = 0;  // seconds in which ranks that make a communicator must have met; 0: no limit
+  double patience =
+      0;  // seconds in which ranks that make a communicator must have met; 0: no limit
 };
 DeviceSupport& device_support();
 

@@ -20,15 +20,21 @@ std::shared_ptr<std::byte> host_memory(int64_t bytes) {
 }
 
 RingMemory::Bytes ring_bytes(const RingLayout& layout, const ExchangeOptions& options, int ranks) {
-  VALIDATE(layout.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", layout.largest_slice(),
-           " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
+  VALIDATE(layout.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration,
+           "one rank would send ", layout.largest_slice(),
+           " values of a stage to another in one message, more than MPI counts: use more ranks per "
+           "shard group");
   return layout.ring_bytes(options.gradients, ranks - 1, options.reduce_type);
 }
 
 }  // namespace
 
-MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-    : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type), own_(layout_.own_bytes()),
+MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages,
+                                 const ExchangeOptions& options)
+    : comm_(std::move(comm)),
+      options_(options),
+      layout_(std::move(stages), options.weight_type),
+      own_(layout_.own_bytes()),
       ring_(options, *this, ring_bytes(layout_, options, comm_->size()), host_memory, counters_),
       gathering_(static_cast<size_t>(layout_.stages())) {
   counters_.weight_memory += own_.bytes();
@@ -36,9 +42,11 @@ MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, co
 
 MpiRingExchange::~MpiRingExchange() {
   for (auto& requests : gathering_) {
-    if (!requests.empty()) MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+    if (!requests.empty())
+      MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   }
-  if (!reducing_.empty()) MPI_Waitall(static_cast<int>(reducing_.size()), reducing_.data(), MPI_STATUSES_IGNORE);
+  if (!reducing_.empty())
+    MPI_Waitall(static_cast<int>(reducing_.size()), reducing_.data(), MPI_STATUSES_IGNORE);
 }
 
 // What is gathered ahead still arrives: the next exchange may not write under it.
@@ -79,11 +87,13 @@ void MpiRingExchange::gather(int stage) {
   auto& requests = gathering_[static_cast<size_t>(stage)];
   for (const auto& parameter : layout_.parameters(stage)) {
     const int64_t bytes = parameter.per_rank * layout_.element_bytes();
-    std::byte* whole = layout_.weights(ring_[RingMemory::weights], stage) + parameter.offset * layout_.element_bytes();
+    std::byte* whole = layout_.weights(ring_[RingMemory::weights], stage) +
+                       parameter.offset * layout_.element_bytes();
     std::memcpy(whole + comm_->rank() * bytes, own_slice(parameter.id), static_cast<size_t>(bytes));
     if (comm_->size() == 1) continue;
     requests.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole, base::checked_cast<int>(parameter.per_rank),
+    TRIREME_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole,
+                               base::checked_cast<int>(parameter.per_rank),
                                to_mpi(options_.weight_type), handle(), &requests.back()));
     region.add_bytes((comm_->size() - 1) * bytes);
     counters_.gathered_bytes += (comm_->size() - 1) * bytes;
@@ -110,15 +120,18 @@ MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
   std::vector<MPI_Aint> offsets;
   for (const auto& parameter : layout_.parameters(stage)) {
     lengths.push_back(base::checked_cast<int>(parameter.per_rank));
-    offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * reduced_element()));
+    offsets.push_back(
+        static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * reduced_element()));
   }
   MPI_Datatype type = MPI_DATATYPE_NULL;
-  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), offsets.data(), to_mpi(options_.reduce_type), &type));
+  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(),
+                                       offsets.data(), to_mpi(options_.reduce_type), &type));
   TRIREME_MPI(MPI_Type_commit(&type));
   return type;
 }
 
-// Slices travel to their owners and are summed there in rank order: the bits do not depend on MPI's algorithms.
+// Slices travel to their owners and are summed there in rank order: the bits do not depend on MPI's
+// algorithms.
 void MpiRingExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   trace::Region region{"send gradients", stage, trace::Category::communication};
@@ -126,14 +139,18 @@ void MpiRingExchange::reduce(int stage) {
   for (int step = 1; step < comm_->size(); ++step) {
     const int from = (comm_->rank() + step) % comm_->size();
     reducing_.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Irecv(received_from(from, count), static_cast<int>(count), to_mpi(options_.reduce_type), from, gradients_tag, handle(), &reducing_.back()));
+    TRIREME_MPI(MPI_Irecv(received_from(from, count), static_cast<int>(count),
+                          to_mpi(options_.reduce_type), from, gradients_tag, handle(),
+                          &reducing_.back()));
   }
-  if (options_.reduce_type == DType::bf16) round_in_place(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
+  if (options_.reduce_type == DType::bf16)
+    round_in_place(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
   for (int step = 1; step < comm_->size(); ++step) {
     const int to = (comm_->rank() + comm_->size() - step) % comm_->size();
     MPI_Datatype type = slices_of(stage, to);
     reducing_.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Isend(gradient_base(stage), 1, type, to, gradients_tag, handle(), &reducing_.back()));
+    TRIREME_MPI(
+        MPI_Isend(gradient_base(stage), 1, type, to, gradients_tag, handle(), &reducing_.back()));
     TRIREME_MPI(MPI_Type_free(&type));  // after the send, says the standard
     region.add_bytes(count * reduced_element());
   }
@@ -151,8 +168,10 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
   for (size_t p = 0; p < parameters.size(); ++p) {
     const auto& parameter = parameters[p];
     for (int rank = 0; rank < comm_->size(); ++rank) {
-      sources[static_cast<size_t>(rank)] = rank == comm_->rank() ? own + (parameter.offset + rank * parameter.per_rank) * reduced_element()
-                                                                 : received_from(rank, count) + packed * reduced_element();
+      sources[static_cast<size_t>(rank)] =
+          rank == comm_->rank()
+              ? own + (parameter.offset + rank * parameter.per_rank) * reduced_element()
+              : received_from(rank, count) + packed * reduced_element();
     }
     add_in_order(into[p], options_.reduce_type, sources, parameter.per_rank, options_.parallel_for);
     packed += parameter.per_rank;
@@ -161,7 +180,8 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
   counters_.reduced_bytes += (comm_->size() - 1) * count * reduced_element();
 }
 
-std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {
+std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages,
+                                                  const ExchangeOptions& options) {
   return std::make_unique<MpiRingExchange>(std::move(comm), std::move(stages), options);
 }
 

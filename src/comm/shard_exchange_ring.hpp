@@ -1,5 +1,6 @@
-// The exchange over MPI, for ranks anywhere: private slots, per-parameter all-gathers, slices sent to their owners. Its
-// host memory is also the staging area of devices that NCCL does not serve. Private to comm.
+// The exchange over MPI, for ranks anywhere: private slots, per-parameter all-gathers, slices sent
+// to their owners. Its host memory is also the staging area of devices that NCCL does not serve.
+// Private to comm.
 #pragma once
 
 #include <mpi.h>
@@ -16,7 +17,9 @@ class MpiRingExchange final : public ShardExchange, private RingMemory::Tenant {
   MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
   ~MpiRingExchange() override;
 
-  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
+  std::byte* own_slice(size_t parameter) override {
+    return layout_.own_slice(own_.data(), parameter);
+  }
   void begin_update() override;
   void end_update() override {}
   void gather(int stage) override;
@@ -35,13 +38,17 @@ class MpiRingExchange final : public ShardExchange, private RingMemory::Tenant {
  private:
   void leave() override;
   void lose() override {}
-  float* gradient_base(int stage) const { return layout_.gradients(ring_[RingMemory::gradients], stage); }
+  float* gradient_base(int stage) const {
+    return layout_.gradients(ring_[RingMemory::gradients], stage);
+  }
   int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
-  // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first element.
+  // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first
+  // element.
   MPI_Datatype slices_of(int stage, int to) const;
   // What another rank sent of a stage whose slices have `count` elements.
   std::byte* received_from(int rank, int64_t count) const {
-    return ring_[RingMemory::received] + (rank < comm_->rank() ? rank : rank - 1) * count * reduced_element();
+    return ring_[RingMemory::received] +
+           (rank < comm_->rank() ? rank : rank - 1) * count * reduced_element();
   }
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
   void wait(std::vector<MPI_Request>& requests);

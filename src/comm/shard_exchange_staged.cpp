@@ -14,17 +14,22 @@ ExchangeOptions with_own_rings(ExchangeOptions options) {
 }
 }  // namespace
 
-StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-    : layout_(stages, options.weight_type), compute_(static_cast<cudaStream_t>(options.compute_stream)),
-      host_(std::move(comm), std::move(stages), with_own_rings(options)), own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
-      weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain), arriving_(static_cast<size_t>(layout_.stages())) {
+StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages,
+                               const ExchangeOptions& options)
+    : layout_(stages, options.weight_type),
+      compute_(static_cast<cudaStream_t>(options.compute_stream)),
+      host_(std::move(comm), std::move(stages), with_own_rings(options)),
+      own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
+      weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain),
+      arriving_(static_cast<size_t>(layout_.stages())) {
   if (options.gradients) {
     gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::plain);
     summed_ = DeviceBuffer(layout_.largest_slice() * float_bytes, DeviceBuffer::Kind::plain);
   }
   for (const auto buffer : host_.buffers()) {
     // Pinning makes copies faster; without it (a limit on locked memory) they still work.
-    if (!buffer.empty() && cudaHostRegister(buffer.data(), buffer.size(), cudaHostRegisterDefault) == cudaSuccess) {
+    if (!buffer.empty() &&
+        cudaHostRegister(buffer.data(), buffer.size(), cudaHostRegisterDefault) == cudaSuccess) {
       pinned_.push_back(buffer.data());
     }
   }
@@ -36,7 +41,8 @@ StagedExchange::~StagedExchange() {
 }
 
 void StagedExchange::copy(void* to, const void* from, int64_t bytes) {
-  TRIREME_CUDA_CALL(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, compute_));
+  TRIREME_CUDA_CALL(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, compute_));
   TRIREME_CUDA_CALL(cudaStreamSynchronize(compute_));
 }
 
@@ -48,7 +54,8 @@ void StagedExchange::begin_update() {
 void StagedExchange::end_update() {
   const ParameterStorage& storage = layout_.storage();
   for (size_t id = 0; id < storage.offset.size(); ++id) {
-    if (storage.offset[id] >= 0) copy(host_.own_slice(id), own_slice(id), storage.per_rank[id] * layout_.element_bytes());
+    if (storage.offset[id] >= 0)
+      copy(host_.own_slice(id), own_slice(id), storage.per_rank[id] * layout_.element_bytes());
   }
   host_.end_update();
 }
@@ -65,7 +72,8 @@ std::vector<std::byte*> StagedExchange::gathered(int stage) {
   if (arriving_[static_cast<size_t>(stage)]) {
     const auto from = host_.gathered(stage);
     const int64_t element = layout_.element_bytes();
-    copy(layout_.weights(weights_.data(), stage), from.front() - layout_.parameters(stage).front().offset * element,
+    copy(layout_.weights(weights_.data(), stage),
+         from.front() - layout_.parameters(stage).front().offset * element,
          layout_.elements(stage) * element);
     host_.release(stage);
     arriving_[static_cast<size_t>(stage)] = false;
@@ -76,15 +84,16 @@ std::vector<std::byte*> StagedExchange::gathered(int stage) {
 std::vector<float*> StagedExchange::gradients(int stage) {
   layout_.may_write_gradients(stage);
   TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
-                                    static_cast<size_t>(layout_.elements(stage) * float_bytes), compute_));
+                                    static_cast<size_t>(layout_.elements(stage) * float_bytes),
+                                    compute_));
   return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
 void StagedExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   const auto to = host_.gradients(stage);
-  copy(to.front() - layout_.parameters(stage).front().offset, layout_.gradients(gradients_.data(), stage),
-       layout_.elements(stage) * float_bytes);
+  copy(to.front() - layout_.parameters(stage).front().offset,
+       layout_.gradients(gradients_.data(), stage), layout_.elements(stage) * float_bytes);
   host_.reduce(stage);
 }
 

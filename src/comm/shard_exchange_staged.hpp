@@ -1,5 +1,6 @@
-// The exchange of ranks that share a GPU: the MPI ring on pinned host memory, copied to and from the device. Correct, not
-// fast: for tests with several ranks on one GPU. Private to trireme_comm_cuda.
+// The exchange of ranks that share a GPU: the MPI ring on pinned host memory, copied to and from
+// the device. Correct, not fast: for tests with several ranks on one GPU. Private to
+// trireme_comm_cuda.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,9 @@ class StagedExchange final : public ShardExchange {
   StagedExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
   ~StagedExchange() override;
 
-  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
+  std::byte* own_slice(size_t parameter) override {
+    return layout_.own_slice(own_.data(), parameter);
+  }
   void begin_update() override;
   void end_update() override;
   void gather(int stage) override;
@@ -28,7 +31,8 @@ class StagedExchange final : public ShardExchange {
   std::string kind() const override { return "MPI ring staged through host memory"; }
 
  private:
-  void copy(void* to, const void* from, int64_t bytes);  // either direction; complete when it returns
+  void copy(void* to, const void* from,
+            int64_t bytes);  // either direction; complete when it returns
 
   RingLayout layout_;
   cudaStream_t compute_;

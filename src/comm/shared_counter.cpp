@@ -14,7 +14,8 @@ namespace {
 
 void poll_messages(const CommView& comm) {
   int flag = 0;
-  TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm.native()), &flag, MPI_STATUS_IGNORE));
+  TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm.native()), &flag,
+                         MPI_STATUS_IGNORE));
 }
 
 void pause_core() {

@@ -1,6 +1,7 @@
-// Memory shared by the ranks of a node: one anonymous file (memfd) made by the node's first rank, opened by the others
-// through /proc/<pid>/fd, so that no name is left behind when a rank dies. Every rank touches its share of the pages through its own
-// map: that puts them on its NUMA node, and only a touch through an advised map gets huge pages (fallocate never does).
+// Memory shared by the ranks of a node: one anonymous file (memfd) made by the node's first rank,
+// opened by the others through /proc/<pid>/fd, so that no name is left behind when a rank dies.
+// Every rank touches its share of the pages through its own map: that puts them on its NUMA node,
+// and only a touch through an advised map gets huge pages (fallocate never does).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -41,17 +42,20 @@ base::FileDescriptor create_memory_file(int64_t bytes, const std::string& name, 
 
 // As this process names a memory file of its own to others; its fd is negative where it has none.
 WindowFile describe_file(int fd, int64_t bytes) {
-  struct stat info{};
+  struct stat info {};
   if (fd < 0 || ::fstat(fd, &info) != 0) return {};
   return {static_cast<int32_t>(getpid()), fd, info.st_dev, info.st_ino, bytes};
 }
 
-// Invalid where it cannot be opened, and where the number of its maker is another process's here (a PID namespace for each rank): what lies there is
-// somebody's file, which must not be written.
+// Invalid where it cannot be opened, and where the number of its maker is another process's here (a
+// PID namespace for each rank): what lies there is somebody's file, which must not be written.
 base::FileDescriptor open_memory_file(const WindowFile& offer, int how) {
-  base::FileDescriptor file(::open(base::text("/proc/", offer.pid, "/fd/", offer.fd).c_str(), how | O_CLOEXEC | O_NONBLOCK));
+  base::FileDescriptor file(::open(base::text("/proc/", offer.pid, "/fd/", offer.fd).c_str(),
+                                   how | O_CLOEXEC | O_NONBLOCK));
   const WindowFile found = describe_file(file.get(), offer.bytes);
-  return found.device == offer.device && found.inode == offer.inode && found.fd >= 0 ? std::move(file) : base::FileDescriptor();
+  return found.device == offer.device && found.inode == offer.inode && found.fd >= 0
+             ? std::move(file)
+             : base::FileDescriptor();
 }
 
 // The windows that this process has, by their first address.
@@ -95,30 +99,35 @@ struct Range {
 };
 
 // What this rank touches first, as ranges of the window.
-std::vector<Range> own_ranges(const CommView& comm, const std::vector<int64_t>& offsets, Placement placement) {
+std::vector<Range> own_ranges(const CommView& comm, const std::vector<int64_t>& offsets,
+                              Placement placement) {
   const auto me = static_cast<size_t>(comm.rank());
   if (placement == Placement::by_owner || comm.size() == 1) return {{offsets[me], offsets[me + 1]}};
   std::vector<Range> out;
-  for (int64_t begin = comm.rank() * huge_page_bytes; begin < offsets.back(); begin += comm.size() * huge_page_bytes) {
+  for (int64_t begin = comm.rank() * huge_page_bytes; begin < offsets.back();
+       begin += comm.size() * huge_page_bytes) {
     out.push_back({begin, std::min(begin + huge_page_bytes, offsets.back())});
   }
   return out;
 }
 
-// Kernels before 5.14 cannot answer a touch by an error: they reserve the pages, here at least by their owner.
+// Kernels before 5.14 cannot answer a touch by an error: they reserve the pages, here at least by
+// their owner.
 int back_range(std::byte* base, int fd, const Range& range, int threads) {
   const int error = populate_pages(base + range.begin, range.end - range.begin, threads);
   if (error != EINVAL) return error;
   return fallocate(fd, 0, range.begin, range.end - range.begin) == 0 ? 0 : errno;
 }
 
-// Backs the ranges with memory; 0 or an errno. A rank that computes on several NUMA nodes spreads its own part over them.
+// Backs the ranges with memory; 0 or an errno. A rank that computes on several NUMA nodes spreads
+// its own part over them.
 int back(std::byte* base, int fd, const std::vector<Range>& ranges) {
   const int threads = touch_threads();
   if (ranges.size() == 1) {
     const Range& own = ranges.front();
     if (own.begin == own.end) return 0;
-    interleave_pages(base + own.begin, own.end - own.begin, job::numa_nodes_of(job::cpus_of_process()));
+    interleave_pages(base + own.begin, own.end - own.begin,
+                     job::numa_nodes_of(job::cpus_of_process()));
     return back_range(base, fd, own, threads);
   }
   std::atomic<int> error{0};
@@ -128,16 +137,19 @@ int back(std::byte* base, int fd, const std::vector<Range>& ranges) {
     }
   };
   std::vector<std::thread> others;
-  for (size_t t = 1; t < std::min(static_cast<size_t>(threads), ranges.size()); ++t) others.emplace_back(every_nth, t);
+  for (size_t t = 1; t < std::min(static_cast<size_t>(threads), ranges.size()); ++t)
+    others.emplace_back(every_nth, t);
   every_nth(0);
   for (auto& thread : others) thread.join();
   return error;
 }
 
 // Collective: the sum of what the ranks see of the pages that each has touched.
-std::string describe_pages(const CommView& comm, const std::byte* base, const std::vector<Range>& ranges) {
+std::string describe_pages(const CommView& comm, const std::byte* base,
+                           const std::vector<Range>& ranges) {
   PageReport mine;
-  if (!ranges.empty()) mine = report_pages(base + ranges.front().begin, ranges.back().end - ranges.front().begin);
+  if (!ranges.empty())
+    mine = report_pages(base + ranges.front().begin, ranges.back().end - ranges.front().begin);
   PageReport all;
   for (const auto& text : comm.all_gather(to_text(mine))) all += page_report_from_text(text);
   std::string out = "memfd, " + describe(all, numa_nodes_of_machine());
@@ -148,7 +160,8 @@ std::string describe_pages(const CommView& comm, const std::byte* base, const st
 
 }  // namespace
 
-SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name, Placement placement) {
+SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name,
+                           Placement placement) {
   EXPECT(bytes >= 0);
   const auto sizes = node_comm.gather_values(base::round_up(bytes, page_of_shm));
   offsets_.assign(1, 0);
@@ -172,21 +185,26 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
     memory.bytes = node_comm.broadcast_value(memory.bytes, 0);
     memory.limited_by = node_comm.broadcast(memory.limited_by, 0);
     throw UserError(ExitCode::out_of_memory,
-                    base::text("cannot share ", base::human_bytes(static_cast<double>(total)), " between the ranks of this node (",
-                               std::strerror(why), "; ", base::human_bytes(static_cast<double>(memory.bytes)),
+                    base::text("cannot share ", base::human_bytes(static_cast<double>(total)),
+                               " between the ranks of this node (", std::strerror(why), "; ",
+                               base::human_bytes(static_cast<double>(memory.bytes)),
                                " of memory are available, by ", memory.limited_by,
                                "): use a smaller model, more nodes or fewer roles on a rank"));
   };
   if (error != 0) refuse(error);
   if (node_comm.rank() != 0) file = open_memory_file(offer, O_RDWR);
   void* map = MAP_FAILED;
-  if (file.valid()) map = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (file.valid())
+    map = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(),
+               0);
   const bool mapped = node_comm.all(map != MAP_FAILED);
   if (!mapped) {
     if (map != MAP_FAILED) munmap(map, static_cast<size_t>(total));
     throw UserError(ExitCode::unfit_environment,
-                    "the ranks of one node cannot open each other's memory through /proc (the system forbids it, e.g. "
-                    "by ptrace_scope or hidepid, or each has process numbers of its own): run the ranks under one user in one container");
+                    "the ranks of one node cannot open each other's memory through /proc (the "
+                    "system forbids it, e.g. "
+                    "by ptrace_scope or hidepid, or each has process numbers of its own): run the "
+                    "ranks under one user in one container");
   }
   base_ = static_cast<std::byte*>(map);
   mapped_bytes_ = total;
@@ -202,8 +220,11 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
 }
 
 SharedWindow::SharedWindow(SharedWindow&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)), file_(std::move(other.file_)),
-      offsets_(std::move(other.offsets_)), kind_(std::move(other.kind_)) {}
+    : base_(std::exchange(other.base_, nullptr)),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
+      file_(std::move(other.file_)),
+      offsets_(std::move(other.offsets_)),
+      kind_(std::move(other.kind_)) {}
 
 SharedWindow& SharedWindow::operator=(SharedWindow&& other) noexcept {
   if (this != &other) {
@@ -227,20 +248,25 @@ void SharedWindow::release() noexcept {
   base_ = nullptr;
 }
 
-WindowPlace find_in_windows(const void* address) { return Windows::of_process().find(static_cast<const std::byte*>(address)); }
+WindowPlace find_in_windows(const void* address) {
+  return Windows::of_process().find(static_cast<const std::byte*>(address));
+}
 
 WindowView::WindowView(const WindowFile& file) : base_(Windows::of_process().base_of(file)) {
   if (base_ || file.fd < 0) return;
   const base::FileDescriptor opened = open_memory_file(file, O_RDONLY);
   if (!opened.valid()) return;
-  void* map = mmap(nullptr, static_cast<size_t>(file.bytes), PROT_READ, MAP_SHARED, opened.get(), 0);
+  void* map =
+      mmap(nullptr, static_cast<size_t>(file.bytes), PROT_READ, MAP_SHARED, opened.get(), 0);
   if (map == MAP_FAILED) return;
   madvise(map, static_cast<size_t>(file.bytes), MADV_HUGEPAGE);  // a wish
   base_ = static_cast<const std::byte*>(map);
   mapped_bytes_ = file.bytes;
 }
 
-WindowView::WindowView(WindowView&& other) noexcept : base_(std::exchange(other.base_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
+WindowView::WindowView(WindowView&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
 WindowView::~WindowView() {
   if (mapped_bytes_ > 0) munmap(const_cast<std::byte*>(base_), static_cast<size_t>(mapped_bytes_));

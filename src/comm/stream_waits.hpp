@@ -1,5 +1,5 @@
-// How long a stream stands at its waits for another one, which no clock of the host sees: timing events before and behind each of them. Private to
-// trireme_comm_cuda.
+// How long a stream stands at its waits for another one, which no clock of the host sees: timing
+// events before and behind each of them. Private to trireme_comm_cuda.
 #pragma once
 
 #include <deque>
@@ -13,8 +13,8 @@ class StreamWaits {
  public:
   explicit StreamWaits(cudaStream_t stream) : stream_(stream) {}
 
-  // What is enqueued on the stream from now on waits for `event`. Tells trace::add_device_wait() of those waits that the stream has come through; the host
-  // waits for none.
+  // What is enqueued on the stream from now on waits for `event`. Tells trace::add_device_wait() of
+  // those waits that the stream has come through; the host waits for none.
   void wait_for(const Event& event);
   double seconds() const { return seconds_; }  // of all that were told of
 

@@ -21,8 +21,9 @@ NodeTopology discover(const CommView& comm) {
   }
   const trace::Collective collective{"split by nodes", comm.name().c_str(), 0};
   MPI_Comm local = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(static_cast<MPI_Comm>(comm.native()), MPI_COMM_TYPE_SHARED, comm.rank(), MPI_INFO_NULL,
-                                &local), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_split_type(static_cast<MPI_Comm>(comm.native()), MPI_COMM_TYPE_SHARED,
+                                comm.rank(), MPI_INFO_NULL, &local),
+            "MPI_Comm_split_type");
   check_mpi(MPI_Comm_rank(local, &topology.local_rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(local, &topology.local_size), "MPI_Comm_size");
   int leader = comm.rank();
@@ -36,10 +37,12 @@ NodeTopology discover(const CommView& comm) {
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   const auto hosts = comm.all_gather(host.data());
   for (size_t rank = 0; rank < leaders.size(); ++rank) {
-    const auto node = std::lower_bound(distinct.begin(), distinct.end(), leaders[rank]) - distinct.begin();
+    const auto node =
+        std::lower_bound(distinct.begin(), distinct.end(), leaders[rank]) - distinct.begin();
     topology.node_of[rank] = static_cast<int>(node);
   }
-  for (const int first : distinct) topology.host_of_node.push_back(hosts[static_cast<size_t>(first)]);
+  for (const int first : distinct)
+    topology.host_of_node.push_back(hosts[static_cast<size_t>(first)]);
   topology.nodes = static_cast<int>(distinct.size());
   topology.node = topology.node_of[static_cast<size_t>(comm.rank())];
   return topology;

@@ -28,8 +28,9 @@
 namespace trireme::comm {
 namespace {
 
-constexpr double tick = 0.5;            // seconds
-constexpr double patience_share = 0.9;  // of the deadline: whoever knows what it waits for speaks first
+constexpr double tick = 0.5;  // seconds
+constexpr double patience_share =
+    0.9;  // of the deadline: whoever knows what it waits for speaks first
 constexpr double longest_step = 2 * tick;  // more between two looks: the process itself stood still
 constexpr auto hang = "HANG: ";
 constexpr double others_may_speak = 1;  // seconds between the first words and the end of the job
@@ -39,7 +40,8 @@ template <class F>
 void in_background(F work) {
   try {
     std::thread(std::move(work)).detach();
-  } catch (const std::system_error&) {  // no thread to be had: better without these words than not at all
+  } catch (const std::system_error&) {  // no thread to be had: better without these words than not
+                                        // at all
   }
 }
 
@@ -49,7 +51,9 @@ double thread_seconds() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 std::string json_text(std::string text) {
   std::replace(text.begin(), text.end(), '"', '\'');
@@ -62,8 +66,11 @@ std::string json_text(std::string text) {
 class Watchdog::State {
  public:
   State(const CommView& world, WatchdogOptions options)
-      : world_(world), options_(std::move(options)), lives_(world.rank() == 0 ? static_cast<size_t>(world.size()) : 1) {
-    if (world.size() > 1 && options_.thread_multiple) messages_ = std::make_unique<LifeMessages>(world);
+      : world_(world),
+        options_(std::move(options)),
+        lives_(world.rank() == 0 ? static_cast<size_t>(world.size()) : 1) {
+    if (world.size() > 1 && options_.thread_multiple)
+      messages_ = std::make_unique<LifeMessages>(world);
     device_support().patience = patience_share * options_.deadlines.usual;
     last_look_ = base::monotonic_seconds();
     thread_ = std::thread([this] { watch(); });
@@ -103,7 +110,8 @@ class Watchdog::State {
     if (const auto words = judge(awake)) end_job(*words);
   }
 
-  // Ranks come to the end at different times. Until the last one is there, each goes on telling that it lives, and hears who does not.
+  // Ranks come to the end at different times. Until the last one is there, each goes on telling
+  // that it lives, and hears who does not.
   void leave() {
     const trace::Collective collective{"barrier", "watchdog", 0};
     messages_->begin_leaving();
@@ -125,7 +133,8 @@ class Watchdog::State {
     wish_ = std::max(wish_.load(), mine_.wish);
   }
 
-  // What the GPUs' library of messages found by itself ends the job as a hang does: the main thread waits for ever, or will.
+  // What the GPUs' library of messages found by itself ends the job as a hang does: the main thread
+  // waits for ever, or will.
   std::optional<std::string> find_trouble() const {
     const auto ask = device_support().find_trouble;
     return ask ? ask() : std::nullopt;
@@ -160,9 +169,12 @@ class Watchdog::State {
     std::optional<std::string> words;
     if (messages_->leads()) {
       words = find_hang(lives_, options_.deadlines);
-    } else if (options_.deadlines.usual > 0 && lives_[0].unheard > options_.deadlines.usual + longest_step) {
-      words = base::text("rank 0 has not been heard of for ", base::human_seconds(lives_[0].unheard),
-                         " (the process is stopped, or its node or network is gone); rank ", world_.rank(), " ", place_of(mine_));
+    } else if (options_.deadlines.usual > 0 &&
+               lives_[0].unheard > options_.deadlines.usual + longest_step) {
+      words =
+          base::text("rank 0 has not been heard of for ", base::human_seconds(lives_[0].unheard),
+                     " (the process is stopped, or its node or network is gone); rank ",
+                     world_.rank(), " ", place_of(mine_));
     }
     if (!words) return std::nullopt;
     words = hang + *words;
@@ -173,31 +185,45 @@ class Watchdog::State {
   std::optional<std::string> judge_alone() const {
     const double deadline = deadline_of(mine_, options_.deadlines);
     if (deadline <= 0 || silent_ <= deadline) return std::nullopt;
-    const std::string place = base::text("rank ", world_.rank(), " ", place_of(mine_), ", for ", base::human_seconds(silent_));
-    if (world_.size() == 1 || !mine_.waiting) return base::text(hang, "a rank makes no progress: ", place);
-    return base::text(hang, "a rank waits for another, which cannot be named since this MPI gives less than MPI_THREAD_MULTIPLE: ", place);
+    const std::string place = base::text("rank ", world_.rank(), " ", place_of(mine_), ", for ",
+                                         base::human_seconds(silent_));
+    if (world_.size() == 1 || !mine_.waiting)
+      return base::text(hang, "a rank makes no progress: ", place);
+    return base::text(hang,
+                      "a rank waits for another, which cannot be named since this MPI gives less "
+                      "than MPI_THREAD_MULTIPLE: ",
+                      place);
   }
 
   [[noreturn]] void end_job(const std::string& words) {
     const std::string message =
-        base::text(words, ". Rank ", world_.rank(), " itself: ", place_of(mine_), ". The job ends (exit code 70): a retry goes on from the last ",
+        base::text(words, ". Rank ", world_.rank(), " itself: ", place_of(mine_),
+                   ". The job ends (exit code 70): a retry goes on from the last ",
                    "checkpoint; a rank, node or file system that does this again needs a look");
     // Copies, since this object may be gone when they are used.
-    in_background([line = "error: " + message + "\n"] { [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size()); });
-    in_background([folder = options_.report_folder, rank = world_.rank(), sign = mine_, words] { write_report(folder, rank, sign, words); });
+    in_background([line = "error: " + message + "\n"] {
+      [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+    });
+    in_background([folder = options_.report_folder, rank = world_.rank(), sign = mine_, words] {
+      write_report(folder, rank, sign, words);
+    });
     in_background([message] { log::only_files(log::Level::error, message); });
     sleep_for(messages_ && messages_->ended() ? 2 * others_may_speak : others_may_speak);
     abort_job(static_cast<int>(ExitCode::internal));
   }
 
-  static void write_report(const std::filesystem::path& folder, int rank, const LifeSign& sign, const std::string& words) {
+  static void write_report(const std::filesystem::path& folder, int rank, const LifeSign& sign,
+                           const std::string& words) {
     std::array<char, 32> name{};
     std::snprintf(name.data(), name.size(), "rank-%05d.json", rank);
     try {
       std::filesystem::create_directories(folder);
-      base::write_file_atomically(folder / name.data(),
-                                  base::text("{\"rank\":", rank, ",\"host\":", json_text(sign.host), ",\"where\":", json_text(sign.where), ",\"call\":",
-                                             json_text(sign.call), ",\"silent_seconds\":", sign.silent, ",\"verdict\":", json_text(words), "}\n"));
+      base::write_file_atomically(
+          folder / name.data(),
+          base::text("{\"rank\":", rank, ",\"host\":", json_text(sign.host),
+                     ",\"where\":", json_text(sign.where), ",\"call\":", json_text(sign.call),
+                     ",\"silent_seconds\":", sign.silent, ",\"verdict\":", json_text(words),
+                     "}\n"));
     } catch (const std::exception&) {  // the words on stderr are what counts
     }
   }
@@ -218,7 +244,8 @@ class Watchdog::State {
   std::thread thread_;
 };
 
-Watchdog::Watchdog(const CommView& world, WatchdogOptions options) : state_(std::make_unique<State>(world, std::move(options))) {}
+Watchdog::Watchdog(const CommView& world, WatchdogOptions options)
+    : state_(std::make_unique<State>(world, std::move(options))) {}
 
 job::StopReason Watchdog::heard_wish() const { return state_->heard_wish(); }
 

@@ -12,13 +12,31 @@ namespace {
 
 constexpr std::string_view absent = "(none)";
 
-// Sections and keys that may change between two starts: results stay the same, or the same but for rounding.
-constexpr std::array conduct{"run.",           "ckpt.",          "eval.",          "trace.",
-                             "fault.",         "ranks.",         "generate.",      "weightsync.",
-                             "reward.retries", "reward.outage", "rollout.micro_batch_tokens", "rollout.save_samples",
-                             "rollout.queue_messages",           "rollout.queue_bytes",
-                             "train.deterministic", "train.micro_batch_tokens",    "train.optimizer_offload",
-                             "train.recompute", "train.keep_memory", "train.logits_memory", "train.shard_group", "train.node_weights", "train.reduce_once"};
+// Sections and keys that may change between two starts: results stay the same, or the same but for
+// rounding.
+constexpr std::array conduct{"run.",
+                             "ckpt.",
+                             "eval.",
+                             "trace.",
+                             "fault.",
+                             "ranks.",
+                             "generate.",
+                             "weightsync.",
+                             "reward.retries",
+                             "reward.outage",
+                             "rollout.micro_batch_tokens",
+                             "rollout.save_samples",
+                             "rollout.queue_messages",
+                             "rollout.queue_bytes",
+                             "train.deterministic",
+                             "train.micro_batch_tokens",
+                             "train.optimizer_offload",
+                             "train.recompute",
+                             "train.keep_memory",
+                             "train.logits_memory",
+                             "train.shard_group",
+                             "train.node_weights",
+                             "train.reduce_once"};
 constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens"};
 
 KeyKind kind_of(std::string_view key) {
@@ -37,14 +55,18 @@ void compare_sources(const Options& was, const Options& is, std::vector<ChangedK
     if (i >= old_ones.size() || i >= new_ones.size()) {
       const auto& only = i < old_ones.size() ? old_ones[i] : new_ones[i];
       const std::string kind = source_keys().find("kind")->dump(only);
-      changes.push_back({name, i < old_ones.size() ? kind : std::string(absent), i < new_ones.size() ? kind : std::string(absent)});
+      changes.push_back({name, i < old_ones.size() ? kind : std::string(absent),
+                         i < new_ones.size() ? kind : std::string(absent)});
       continue;
     }
     for (const auto& key : source_keys()) {
       const std::string before = key.dump(old_ones[i]);
       const std::string now = key.dump(new_ones[i]);
-      const bool harmless = std::find(conduct_of_source.begin(), conduct_of_source.end(), key.name()) != conduct_of_source.end();
-      if (before != now) changes.push_back({name + "." + key.name(), before, now, harmless ? KeyKind::conduct : KeyKind::meaning});
+      const bool harmless = std::find(conduct_of_source.begin(), conduct_of_source.end(),
+                                      key.name()) != conduct_of_source.end();
+      if (before != now)
+        changes.push_back(
+            {name + "." + key.name(), before, now, harmless ? KeyKind::conduct : KeyKind::meaning});
     }
   }
 }
@@ -70,7 +92,8 @@ std::vector<ChangedKey> changed_keys(const Options& was, const Options& is) {
 std::string describe(const std::vector<ChangedKey>& changes, KeyKind kind) {
   std::vector<std::string> lines;
   for (const ChangedKey& change : changes) {
-    if (change.kind == kind) lines.push_back(base::text(change.key, ": ", change.was, " -> ", change.is));
+    if (change.kind == kind)
+      lines.push_back(base::text(change.key, ": ", change.was, " -> ", change.is));
   }
   return base::join(lines, "\n");
 }

@@ -11,15 +11,17 @@
 namespace trireme::config {
 
 std::string_view kind_of(const Value& value) {
-  static constexpr std::array<std::string_view, 5> kinds{"a truth value", "an integer", "a number with a fraction", "a text",
-                                                         "a list"};
+  static constexpr std::array<std::string_view, 5> kinds{
+      "a truth value", "an integer", "a number with a fraction", "a text", "a list"};
   if (const auto* other = value.get<OtherValue>()) return other->what;
   return kinds[value.data.index()];
 }
 
 namespace {
 
-std::string must_be(std::string_view what, const Value& value) { return base::text("must be ", what, ", not ", kind_of(value)); }
+std::string must_be(std::string_view what, const Value& value) {
+  return base::text("must be ", what, ", not ", kind_of(value));
+}
 
 std::string number_text(double value) {
   std::array<char, 40> buffer{};
@@ -36,7 +38,8 @@ std::string check(double value, const Limits& limits) {
 }
 
 template <class T>
-std::string read_list(const Value& value, const Limits& limits, std::vector<T>& out, std::string_view what) {
+std::string read_list(const Value& value, const Limits& limits, std::vector<T>& out,
+                      std::string_view what) {
   const auto* list = value.get<std::vector<Value>>();
   if (!list) return must_be(what, value);
   std::vector<T> elements;
@@ -60,7 +63,8 @@ std::string write_list(const T& list) {
 
 // Splits "90s" into 90 and "s"; false when no number stands in front.
 bool take_number(std::string_view& text, double& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc{} || number < 0 || !std::isfinite(number)) return false;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return true;
@@ -78,10 +82,12 @@ std::string Limits::describe() const {
   if (!words.empty()) return "one of " + base::join(words);
   const bool has_low = low > -std::numeric_limits<double>::infinity();
   const bool has_high = high < std::numeric_limits<double>::infinity();
-  if (has_low && has_high && !low_open && !high_open) return number_text(low) + " ... " + number_text(high);
+  if (has_low && has_high && !low_open && !high_open)
+    return number_text(low) + " ... " + number_text(high);
   std::string out;
   if (has_low) out += (low_open ? "> " : ">= ") + number_text(low);
-  if (has_high) out += (out.empty() ? "" : ", ") + std::string(high_open ? "< " : "<= ") + number_text(high);
+  if (has_high)
+    out += (out.empty() ? "" : ", ") + std::string(high_open ? "< " : "<= ") + number_text(high);
   return out;
 }
 
@@ -125,7 +131,8 @@ std::string read(const Value& value, const Limits& limits, std::string& out) {
   }
   if (limits.never_empty && text.empty()) return "must not be empty";
   if (text.find('\0') != std::string::npos) return "contains a NUL character";
-  if (!limits.words.empty() && std::find(limits.words.begin(), limits.words.end(), text) == limits.words.end()) {
+  if (!limits.words.empty() &&
+      std::find(limits.words.begin(), limits.words.end(), text) == limits.words.end()) {
     return base::text("is \"", text, "\" (allowed: ", base::join(limits.words), ")");
   }
   out = std::move(text);
@@ -151,7 +158,9 @@ std::string read(const Value& value, const Limits& limits, Duration& out) {
   if (const auto* text = value.get<std::string>()) {
     const auto parsed = duration_seconds(*text);
     if (!parsed)
-      return base::text("is \"", *text, "\", which is no duration: write seconds, \"90s\", \"30m\", \"1h30m\" or \"2:00:00\"");
+      return base::text(
+          "is \"", *text,
+          "\", which is no duration: write seconds, \"90s\", \"30m\", \"1h30m\" or \"2:00:00\"");
     seconds = *parsed;
   } else if (std::string problem = read(value, Limits{}, seconds); !problem.empty()) {
     return must_be("a duration (seconds, \"30m\", \"1h30m\" or \"2:00:00\")", value);
@@ -173,7 +182,10 @@ std::string read(const Value& value, const Limits& limits, SaveInterval& out) {
   read.automatic = *text == "auto";
   if (!read.automatic) {
     const auto seconds = duration_seconds(*text);
-    if (!seconds || *seconds <= 0) return base::text("is \"", *text, "\": write a number of iterations, a time (\"20m\", \"1h30m\") or \"auto\"");
+    if (!seconds || *seconds <= 0)
+      return base::text(
+          "is \"", *text,
+          "\": write a number of iterations, a time (\"20m\", \"1h30m\") or \"auto\"");
     read.seconds = *seconds;
   }
   out = read;
@@ -184,7 +196,8 @@ std::string read(const Value& value, const Limits& limits, Bytes& out) {
   int64_t count = 0;
   if (const auto* text = value.get<std::string>()) {
     const auto parsed = byte_count(*text);
-    if (!parsed) return base::text("is \"", *text, "\", which is no size: write bytes or \"4 MiB\"");
+    if (!parsed)
+      return base::text("is \"", *text, "\", which is no size: write bytes or \"4 MiB\"");
     count = *parsed;
   } else if (const auto* integer = value.get<int64_t>()) {
     count = *integer;
@@ -197,7 +210,8 @@ std::string read(const Value& value, const Limits& limits, Bytes& out) {
 }
 
 std::string read(const Value& value, const Limits&, MemoryShare& out) {
-  static constexpr std::string_view form = "a fraction of the free memory (0.5) or a size (\"4 GiB\")";
+  static constexpr std::string_view form =
+      "a fraction of the free memory (0.5) or a size (\"4 GiB\")";
   if (const auto* fraction = value.get<double>(); fraction && *fraction > 0 && *fraction <= 1) {
     out = MemoryShare{*fraction, 0};
     return "";
@@ -216,7 +230,9 @@ std::string read(const Value& value, const Limits&, MemoryShare& out) {
 
 std::string read(const Value& value, const Limits& limits, Range& out) {
   std::vector<double> list;
-  if (std::string problem = read_list(value, limits, list, "a list of two numbers"); !problem.empty()) return problem;
+  if (std::string problem = read_list(value, limits, list, "a list of two numbers");
+      !problem.empty())
+    return problem;
   if (list.size() != 2) return base::text("must have two numbers, not ", list.size());
   if (limits.ordered && list[0] > list[1]) return "must be [low, high] with low <= high";
   out = {list[0], list[1]};
@@ -226,9 +242,12 @@ std::string read(const Value& value, const Limits& limits, Range& out) {
 std::string read(const Value& value, const Limits& limits, Strings& out) {
   // One text stands for a list of one, which is what people write on the command line.
   if (const auto* text = value.get<std::string>()) {
-    // What a shell or a batch system has left of a list; taken as it is it would be a list of one odd text.
+    // What a shell or a batch system has left of a list; taken as it is it would be a list of one
+    // odd text.
     if (text->starts_with('[') && text->ends_with(']')) {
-      return base::text("is the text ", quoted(*text), ", which looks like a list whose quotes were lost: write [\"a\", \"b\"] in the deck");
+      return base::text(
+          "is the text ", quoted(*text),
+          ", which looks like a list whose quotes were lost: write [\"a\", \"b\"] in the deck");
     }
     std::string one;
     std::string problem = read(value, limits, one);
@@ -277,7 +296,8 @@ std::string write(const Duration& value) {
 }
 std::string write(const SaveInterval& value) {
   if (value.automatic) return quoted("auto");
-  return value.seconds > 0 ? quoted(base::text(write(Duration{value.seconds}), "s")) : write(value.iterations);
+  return value.seconds > 0 ? quoted(base::text(write(Duration{value.seconds}), "s"))
+                           : write(value.iterations);
 }
 std::string write(const Bytes& value) { return write(value.count); }
 std::string write(const MemoryShare& value) {
@@ -330,7 +350,11 @@ std::optional<double> duration_seconds(std::string_view text) {
     const bool alone = last_unit == std::numeric_limits<double>::infinity();
     if (text.empty() && !alone) return std::nullopt;  // "1h30": minutes or seconds?
     const char letter = text.empty() ? 's' : text.front();
-    const double unit = letter == 'd' ? 86400 : letter == 'h' ? 3600 : letter == 'm' ? 60 : letter == 's' ? 1 : 0;
+    const double unit = letter == 'd'   ? 86400
+                        : letter == 'h' ? 3600
+                        : letter == 'm' ? 60
+                        : letter == 's' ? 1
+                                        : 0;
     if (unit == 0 || unit >= last_unit) return std::nullopt;
     last_unit = unit;
     total += number * unit;
@@ -344,13 +368,15 @@ std::optional<int64_t> byte_count(std::string_view text) {
     std::string_view name;
     double bytes;
   };
-  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},       Unit{"KB", 1e3},     Unit{"MB", 1e6},
-                                    Unit{"GB", 1e9},     Unit{"TB", 1e12},   Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20},
-                                    Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40}};
+  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},        Unit{"KB", 1e3},
+                                    Unit{"MB", 1e6},     Unit{"GB", 1e9},     Unit{"TB", 1e12},
+                                    Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30},
+                                    Unit{"TiB", 0x1p40}};
   text = trimmed(text);
   int64_t whole = 0;
   // Plain integers exactly, beyond what a double holds.
-  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole); error == std::errc{}) {
+  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+      error == std::errc{}) {
     const std::string_view rest = trimmed(text.substr(static_cast<size_t>(end - text.data())));
     if ((rest.empty() || rest == "B") && whole >= 0) return whole;
   }

@@ -24,7 +24,8 @@ struct Limits {
   bool never_empty = false;
 
   bool bounded() const {
-    return low > -std::numeric_limits<double>::infinity() || high < std::numeric_limits<double>::infinity();
+    return low > -std::numeric_limits<double>::infinity() ||
+           high < std::numeric_limits<double>::infinity();
   }
   std::string describe() const;  // "> 0", "0 ... 1", "" when all is allowed
 };

@@ -54,18 +54,22 @@ class Assignment {
   template <class Root>
   void assign(const Key<Root>& key, Root& root, const Entry& entry, const std::string& where) {
     Value value = entry.value;
-    if (!entry.raw.empty() && key.takes_raw_text() && !value.get<std::string>() && !value.get<std::vector<Value>>()) {
+    if (!entry.raw.empty() && key.takes_raw_text() && !value.get<std::string>() &&
+        !value.get<std::vector<Value>>()) {
       value = Value{entry.raw};
     }
-    if (const std::string problem = key.assign(root, value); !problem.empty()) mistake(where, entry.key + " " + problem);
+    if (const std::string problem = key.assign(root, value); !problem.empty())
+      mistake(where, entry.key + " " + problem);
   }
 
-  void apply_source(const Entry& entry, const std::string& where, size_t index, std::string_view member, bool is_override) {
+  void apply_source(const Entry& entry, const std::string& where, size_t index,
+                    std::string_view member, bool is_override) {
     auto& sources = options_.reward.source;
     if (index >= sources.size()) {
       if (is_override || index >= max_sources) {
-        mistake(where, base::text(entry.key, ": the deck has ", sources.size(), " [[reward.source]] (numbered from 0, at most ",
-                                  max_sources, ")"));
+        mistake(where,
+                base::text(entry.key, ": the deck has ", sources.size(),
+                           " [[reward.source]] (numbered from 0, at most ", max_sources, ")"));
         return;
       }
       sources.resize(index + 1);
@@ -78,30 +82,33 @@ class Assignment {
     }
   }
 
-  void unknown_source_key(const std::string& name, std::string_view member, const std::string& where) {
+  void unknown_source_key(const std::string& name, std::string_view member,
+                          const std::string& where) {
     std::vector<std::string> names;
     for (const auto& key : source_keys()) names.push_back(key.name());
     const std::string near = base::nearest(member, names);
-    mistake(where,
-            base::text(name, " is no key",
-                       near.empty() ? base::text(" (known: ", base::join(names), ")") : base::text(" (nearest: ", near, ")")));
+    mistake(where, base::text(name, " is no key",
+                              near.empty() ? base::text(" (known: ", base::join(names), ")")
+                                           : base::text(" (nearest: ", near, ")")));
   }
 
   void unknown(const std::string& name, const std::string& where) {
     const std::string section(section_of(name));
-    const bool known_section =
-        std::any_of(sections().begin(), sections().end(), [&](const Section& s) { return s.name == section; });
+    const bool known_section = std::any_of(sections().begin(), sections().end(),
+                                           [&](const Section& s) { return s.name == section; });
     if (const std::string hint = hint_for(name); !hint.empty()) {
       mistake(where, name + " " + hint);
     } else if (!known_section) {
       // One line per unknown section, not one per key of it.
-      if (unknown_sections_.insert(section).second) mistake(where, unknown_section_text(name, section));
+      if (unknown_sections_.insert(section).second)
+        mistake(where, unknown_section_text(name, section));
     } else {
       std::vector<std::string> names;
       for (const auto& key : option_keys()) names.push_back(key.name());
       const std::string near = nearest_key(name, names);
       mistake(where, base::text(name, " is no key",
-                                near.empty() ? base::text(" (`trireme --help-deck ", section, "` lists those of its section)")
+                                near.empty() ? base::text(" (`trireme --help-deck ", section,
+                                                          "` lists those of its section)")
                                              : base::text(" (nearest: ", near, ")")));
     }
   }
@@ -109,13 +116,16 @@ class Assignment {
   static std::string unknown_section_text(const std::string& name, const std::string& section) {
     std::vector<std::string> names;
     for (const auto& s : sections()) names.emplace_back(s.name);
-    if (name == section) return base::text(name, " is no key (keys stand in a section: ", base::join(names), ")");
+    if (name == section)
+      return base::text(name, " is no key (keys stand in a section: ", base::join(names), ")");
     const std::string near = base::nearest(section, names);
     return base::text("[", section, "] is no section",
-                      near.empty() ? base::text(" (sections: ", base::join(names), ")") : base::text(" (nearest: [", near, "])"));
+                      near.empty() ? base::text(" (sections: ", base::join(names), ")")
+                                   : base::text(" (nearest: [", near, "])"));
   }
 
-  // By spelling; else a key of the same section that ends in the same word (actor.lr -> actor.adam.lr).
+  // By spelling; else a key of the same section that ends in the same word (actor.lr ->
+  // actor.adam.lr).
   static std::string nearest_key(const std::string& name, const std::vector<std::string>& names) {
     const std::string tail = name.substr(name.rfind('.'));
     for (const auto& known : names) {
@@ -124,25 +134,30 @@ class Assignment {
     return base::nearest(name, names);
   }
 
-  void mistake(const std::string& where, const std::string& what) { mistakes_.push_back(where + ": " + what); }
+  void mistake(const std::string& where, const std::string& what) {
+    mistakes_.push_back(where + ": " + what);
+  }
 
   Options options_;
   std::vector<std::string>& mistakes_;
   std::set<std::string> unknown_sections_;
 };
 
-std::vector<Entry> read_overrides(std::span<const std::string> overrides, std::vector<std::string>& mistakes) {
+std::vector<Entry> read_overrides(std::span<const std::string> overrides,
+                                  std::vector<std::string>& mistakes) {
   std::vector<Entry> entries;
   std::set<std::string> seen;
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      mistakes.push_back(base::text("command line: '", text, "' is no override: write section.key=value"));
+      mistakes.push_back(
+          base::text("command line: '", text, "' is no override: write section.key=value"));
       continue;
     }
     Entry entry{text.substr(0, equals), {}, 0, text.substr(equals + 1)};
     if (!read_toml_value(entry.raw, entry.value)) {
-      mistakes.push_back(base::text("command line: ", entry.key, ": the value is neither TOML nor a plain text"));
+      mistakes.push_back(
+          base::text("command line: ", entry.key, ": the value is neither TOML nor a plain text"));
     } else if (!seen.insert(entry.key).second) {
       mistakes.push_back(base::text("command line: ", entry.key, " is set twice"));
     } else {
@@ -154,32 +169,39 @@ std::vector<Entry> read_overrides(std::span<const std::string> overrides, std::v
 
 [[noreturn]] void report(std::string_view name, const std::vector<std::string>& mistakes) {
   if (mistakes.size() == 1) throw UserError(ExitCode::configuration, mistakes[0]);
-  throw UserError(ExitCode::configuration,
-                  base::text(name, " has ", mistakes.size(), " mistakes:\n  ", base::join(mistakes, "\n  ")));
+  throw UserError(
+      ExitCode::configuration,
+      base::text(name, " has ", mistakes.size(), " mistakes:\n  ", base::join(mistakes, "\n  ")));
 }
 
-// The same key may be written in two ways that TOML keeps apart: [actor] with adam.lr, and "actor.adam.lr" in quotes.
-void report_twice(const std::vector<Entry>& entries, std::string_view name, std::vector<std::string>& mistakes) {
+// The same key may be written in two ways that TOML keeps apart: [actor] with adam.lr, and
+// "actor.adam.lr" in quotes.
+void report_twice(const std::vector<Entry>& entries, std::string_view name,
+                  std::vector<std::string>& mistakes) {
   std::map<std::string, int> line_of;
   for (const auto& entry : entries) {
     const auto [it, is_new] = line_of.emplace(entry.key, entry.line);
     if (!is_new)
-      mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " is set twice (first in line ", it->second, ")"));
+      mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key,
+                                    " is set twice (first in line ", it->second, ")"));
   }
 }
 
 }  // namespace
 
-Options parse_deck(std::string_view text, std::string_view name, std::span<const std::string> overrides) {
+Options parse_deck(std::string_view text, std::string_view name,
+                   std::span<const std::string> overrides) {
   std::vector<std::string> mistakes;
   Assignment assignment(mistakes);
   const std::vector<Entry> entries = read_toml(text, name, mistakes);
   report_twice(entries, name, mistakes);
-  for (const Entry& entry : entries) assignment.apply(entry, base::text(name, ":", entry.line), false);
+  for (const Entry& entry : entries)
+    assignment.apply(entry, base::text(name, ":", entry.line), false);
   const bool readable = mistakes.empty() || !entries.empty();
   for (const Entry& entry : read_overrides(overrides, mistakes)) {
     // Without a readable deck there are no sources that an override could change.
-    if (readable || !entry.key.starts_with(source_prefix)) assignment.apply(entry, "command line", true);
+    if (readable || !entry.key.starts_with(source_prefix))
+      assignment.apply(entry, "command line", true);
   }
   if (!mistakes.empty()) report(name, mistakes);
   return assignment.take();

@@ -25,7 +25,8 @@ std::vector<std::string_view> split(std::string_view text, size_t max_parts) {
 }
 
 [[noreturn]] void malformed(std::string_view key, std::string_view text, std::string_view form) {
-  throw UserError(ExitCode::configuration, base::text("fault.", key, " = \"", text, "\" is malformed: write \"", form, "\""));
+  throw UserError(ExitCode::configuration, base::text("fault.", key, " = \"", text,
+                                                      "\" is malformed: write \"", form, "\""));
 }
 
 template <class T>
@@ -47,12 +48,15 @@ struct Kind {
   std::string_view value;  // what its fifth part is; empty: it has none
   double largest = 0;      // of the value
 };
-constexpr std::array kinds{Kind{"kill", "", 0},           Kind{"segv", "", 0},        Kind{"hang", "", 0},
-                           Kind{"suspend", "", 0},        Kind{"exit", "code", 255},  Kind{"delay", "ms", 1e9},
-                           Kind{"signal", "number", 64},  Kind{"alloc_fail", "", 0},     Kind{"io_fail", "errno", 4095}, Kind{"nan", "", 0},
-                           Kind{"skip", "", 0}};
+constexpr std::array kinds{
+    Kind{"kill", "", 0},          Kind{"segv", "", 0},       Kind{"hang", "", 0},
+    Kind{"suspend", "", 0},       Kind{"exit", "code", 255}, Kind{"delay", "ms", 1e9},
+    Kind{"signal", "number", 64}, Kind{"alloc_fail", "", 0}, Kind{"io_fail", "errno", 4095},
+    Kind{"nan", "", 0},           Kind{"skip", "", 0}};
 
-bool is_number_of(std::string_view place) { return place == "loss" || place == "grad" || place == "weight" || place == "generator"; }
+bool is_number_of(std::string_view place) {
+  return place == "loss" || place == "grad" || place == "weight" || place == "generator";
+}
 
 std::optional<int64_t> to_pass(std::string_view text) {
   if (text == "*") return 0;
@@ -64,16 +68,22 @@ std::optional<int64_t> to_pass(std::string_view text) {
 
 Fault parse_fault(std::string_view text) {
   const auto parts = split(text, 5);
-  const auto* const kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.name == parts[0]; });
-  if (kind == kinds.end()) malformed("at", text, "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip:rank:place:pass[:value]");
-  const std::string form = base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place", ":pass",
-                                      kind->value.empty() ? "" : base::text(":", kind->value));
+  const auto* const kind = std::find_if(kinds.begin(), kinds.end(),
+                                        [&](const Kind& one) { return one.name == parts[0]; });
+  if (kind == kinds.end())
+    malformed("at", text,
+              "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip:rank:place:"
+              "pass[:value]");
+  const std::string form =
+      base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place",
+                 ":pass", kind->value.empty() ? "" : base::text(":", kind->value));
   if (parts.size() != (kind->value.empty() ? 4u : 5u)) malformed("at", text, form);
   const auto rank = to_rank(parts[1]);
   const auto pass = to_pass(parts[3]);
   const auto value = kind->value.empty() ? std::optional(0.0) : to_number<double>(parts[4]);
   const bool named = kind->name == "nan" ? is_number_of(parts[2]) : !parts[2].empty();
-  if (!rank || !pass || !named || !value || !(*value >= 0 && *value <= kind->largest)) malformed("at", text, form);
+  if (!rank || !pass || !named || !value || !(*value >= 0 && *value <= kind->largest))
+    malformed("at", text, form);
   return {std::string(kind->name), *rank, std::string(parts[2]), *pass, *value};
 }
 
@@ -85,7 +95,8 @@ std::vector<Fault> parse_faults(const Strings& texts) {
 
 std::optional<FaultIo> parse_fault_io(std::string_view text) {
   if (text.empty()) return std::nullopt;
-  static constexpr std::array<std::string_view, 6> operations{"open", "write", "fsync", "rename", "close", "mkdir"};
+  static constexpr std::array<std::string_view, 6> operations{"open",   "write", "fsync",
+                                                              "rename", "close", "mkdir"};
   static constexpr std::string_view form = "open|write|fsync|rename|close|mkdir:n:errno[:rank]";
   const auto parts = split(text, 4);
   if (parts.size() < 3) malformed("io_fail", text, form);
@@ -93,15 +104,18 @@ std::optional<FaultIo> parse_fault_io(std::string_view text) {
   const auto error = to_number<int>(parts[2]);
   const auto rank = parts.size() == 4 ? to_rank(parts[3]) : std::optional(-1);
   const bool known = std::find(operations.begin(), operations.end(), parts[0]) != operations.end();
-  if (!known || !call || *call < 1 || !error || *error < 1 || !rank) malformed("io_fail", text, form);
+  if (!known || !call || *call < 1 || !error || *error < 1 || !rank)
+    malformed("io_fail", text, form);
   return FaultIo{std::string(parts[0]), *call, *error, *rank};
 }
 
 void check_faults(const FaultOptions& options) {
   parse_faults(options.at);
   parse_fault_io(options.io_fail);
-  static constexpr std::array<std::string_view, 6> plugin_faults{"", "crash", "hang", "nan", "short", "slow"};
-  if (std::find(plugin_faults.begin(), plugin_faults.end(), options.plugin_fault) == plugin_faults.end()) {
+  static constexpr std::array<std::string_view, 6> plugin_faults{"",    "crash", "hang",
+                                                                 "nan", "short", "slow"};
+  if (std::find(plugin_faults.begin(), plugin_faults.end(), options.plugin_fault) ==
+      plugin_faults.end()) {
     malformed("plugin_fault", options.plugin_fault, "crash|hang|nan|short|slow");
   }
 }

@@ -30,7 +30,8 @@ constexpr std::array renamed{
     Renamed{"train.seed", "run.seed"},
     Renamed{"train.micro_batch_size", "train.micro_batch_tokens (sequences are packed by tokens)"},
     Renamed{"train.max_tokens_per_gpu", "train.micro_batch_tokens"},
-    Renamed{"train.dynamic_batch_enable", "nothing: batches are always packed by tokens (train.micro_batch_tokens)"},
+    Renamed{"train.dynamic_batch_enable",
+            "nothing: batches are always packed by tokens (train.micro_batch_tokens)"},
     Renamed{"train.async_enable", "train.async_depth = 1"},
     Renamed{"train.async_queue_size", "train.async_depth"},
     Renamed{"train.full_determinism_enable", "train.deterministic"},
@@ -86,10 +87,14 @@ constexpr std::array not_built{
     NotBuilt{"optim", "a choice of optimizer (AdamW only)"},
     NotBuilt{"ring_attn", "context parallelism"},
     NotBuilt{"context_parallel", "context parallelism"},
-    NotBuilt{"train.tensor_parallel", "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
-    NotBuilt{"actor.tensor_parallel", "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
+    NotBuilt{"train.tensor_parallel",
+             "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
+    NotBuilt{"actor.tensor_parallel",
+             "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
     NotBuilt{"pipeline_parallel", "pipeline parallelism"},
-    NotBuilt{"wandb", "Weights & Biases (metrics.jsonl has everything, and the program opens no connection)"},
+    NotBuilt{
+        "wandb",
+        "Weights & Biases (metrics.jsonl has everything, and the program opens no connection)"},
     NotBuilt{"tensorboard", "TensorBoard files (metrics.jsonl has everything)"},
     NotBuilt{"kto", "KTO"},
     NotBuilt{"distill", "distillation"},
@@ -99,7 +104,8 @@ bool contains_word(std::string_view key, std::string_view word) {
   const auto separates = [](char c) { return c == '.' || c == '_'; };
   for (size_t at = key.find(word); at != std::string_view::npos; at = key.find(word, at + 1)) {
     const size_t end = at + word.size();
-    if ((at == 0 || separates(key[at - 1])) && (end == key.size() || separates(key[end]))) return true;
+    if ((at == 0 || separates(key[at - 1])) && (end == key.size() || separates(key[end])))
+      return true;
   }
   return false;
 }
@@ -111,7 +117,8 @@ std::string hint_for(std::string_view key) {
     if (entry.key == key) return base::text("(a name of OpenRLHF): here it is ", entry.here);
   }
   for (const auto& entry : not_built) {
-    if (contains_word(key, entry.word)) return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");
+    if (contains_word(key, entry.word))
+      return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");
   }
   return "";
 }

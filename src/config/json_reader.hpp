@@ -27,18 +27,24 @@ class JsonReader {
   const Json& at(const char* key) const { return object_.at(key); }
 
   int64_t integer(const char* key) const { return checked_integer(key, required(key)); }
-  int64_t integer(const char* key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
+  int64_t integer(const char* key, int64_t otherwise) const {
+    return has(key) ? integer(key) : otherwise;
+  }
   // A size in 1 ... limit
   int64_t size(const char* key, int64_t limit) const {
     const int64_t value = integer(key);
-    VALIDATE(value > 0 && value <= limit, ExitCode::bad_data, file_, ": ", key, " is ", value, " (must be 1 ... ", limit, ")");
+    VALIDATE(value > 0 && value <= limit, ExitCode::bad_data, file_, ": ", key, " is ", value,
+             " (must be 1 ... ", limit, ")");
     return value;
   }
-  int64_t size(const char* key, int64_t limit, int64_t otherwise) const { return has(key) ? size(key, limit) : otherwise; }
+  int64_t size(const char* key, int64_t limit, int64_t otherwise) const {
+    return has(key) ? size(key, limit) : otherwise;
+  }
   double number(const char* key, double otherwise) const {
     if (!has(key)) return otherwise;
     const Json& value = at(key);
-    VALIDATE(value.is_number(), ExitCode::bad_data, file_, ": ", key, " must be a number, not ", value.type_name());
+    VALIDATE(value.is_number(), ExitCode::bad_data, file_, ": ", key, " must be a number, not ",
+             value.type_name());
     return value.get<double>();
   }
   double positive(const char* key, double otherwise) const {
@@ -49,26 +55,30 @@ class JsonReader {
   bool flag(const char* key, bool otherwise) const {
     if (!has(key)) return otherwise;
     const Json& value = at(key);
-    VALIDATE(value.is_boolean(), ExitCode::bad_data, file_, ": ", key, " must be true or false, not ", value.type_name());
+    VALIDATE(value.is_boolean(), ExitCode::bad_data, file_, ": ", key,
+             " must be true or false, not ", value.type_name());
     return value.get<bool>();
   }
   std::string string(const char* key, std::string otherwise) const {
     if (!has(key)) return otherwise;
     const Json& value = at(key);
-    VALIDATE(value.is_string(), ExitCode::bad_data, file_, ": ", key, " must be a text, not ", value.type_name());
+    VALIDATE(value.is_string(), ExitCode::bad_data, file_, ": ", key, " must be a text, not ",
+             value.type_name());
     return value.get<std::string>();
   }
   int64_t checked_integer(const char* key, const Json& value) const {
-    VALIDATE(value.is_number_integer(), ExitCode::bad_data, file_, ": ", key, " must be an integer, not ", value.type_name());
-    VALIDATE(!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX}, ExitCode::bad_data, file_, ": ", key,
-             " is too large");
+    VALIDATE(value.is_number_integer(), ExitCode::bad_data, file_, ": ", key,
+             " must be an integer, not ", value.type_name());
+    VALIDATE(!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX},
+             ExitCode::bad_data, file_, ": ", key, " is too large");
     return value.get<int64_t>();
   }
   const std::string& file() const { return file_; }
 
  private:
   const Json& required(const char* key) const {
-    VALIDATE(has(key), ExitCode::bad_data, file_, ": the key ", key, " is missing (the model's shape needs it)");
+    VALIDATE(has(key), ExitCode::bad_data, file_, ": the key ", key,
+             " is missing (the model's shape needs it)");
     return at(key);
   }
 

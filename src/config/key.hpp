@@ -17,8 +17,8 @@
 
 namespace trireme::config {
 
-// What parsing and dumping need of a member's type. Keys hold this and the member's place, so that code is made per type of member
-// and not per key.
+// What parsing and dumping need of a member's type. Keys hold this and the member's place, so that
+// code is made per type of member and not per key.
 struct MemberType {
   std::string (*name)();
   std::string (*read)(const Value& value, const Limits& limits, void* member);
@@ -29,7 +29,9 @@ struct MemberType {
 template <class T>
 inline constexpr MemberType member_type{
     [] { return type_name(static_cast<const T*>(nullptr)); },
-    [](const Value& value, const Limits& limits, void* member) { return read(value, limits, *static_cast<T*>(member)); },
+    [](const Value& value, const Limits& limits, void* member) {
+      return read(value, limits, *static_cast<T*>(member));
+    },
     [](const void* member) { return write(*static_cast<const T*>(member)); },
     std::is_same_v<T, std::string> || std::is_same_v<T, Strings>,
 };
@@ -61,10 +63,17 @@ class Key {
   std::string assign(Root& root, const Value& value) const {
     return type_->read(value, limits_, reinterpret_cast<std::byte*>(&root) + offset_);
   }
-  std::string dump(const Root& root) const { return type_->write(reinterpret_cast<const std::byte*>(&root) + offset_); }
+  std::string dump(const Root& root) const {
+    return type_->write(reinterpret_cast<const std::byte*>(&root) + offset_);
+  }
   KeyInfo info(std::string_view prefix = "") const {
     static const Root initial{};
-    return {std::string(prefix) + name_, type_->name(), limits_.describe(), dump(initial), help_, departure_};
+    return {std::string(prefix) + name_,
+            type_->name(),
+            limits_.describe(),
+            dump(initial),
+            help_,
+            departure_};
   }
 
  private:
@@ -82,7 +91,10 @@ class KeyList {
   Key<Root>& add(std::string_view name, Access access, std::string_view help) {
     const auto& member = access(root_);
     using T = std::remove_cvref_t<decltype(member)>;
-    return insert(name, member_type<T>, reinterpret_cast<const std::byte*>(&member) - reinterpret_cast<const std::byte*>(&root_), help);
+    return insert(
+        name, member_type<T>,
+        reinterpret_cast<const std::byte*>(&member) - reinterpret_cast<const std::byte*>(&root_),
+        help);
   }
   const Key<Root>* find(std::string_view name) const {
     for (const auto& key : keys_) {
@@ -94,7 +106,8 @@ class KeyList {
   auto end() const { return keys_.end(); }
 
  private:
-  Key<Root>& insert(std::string_view name, const MemberType& type, std::ptrdiff_t offset, std::string_view help) {
+  Key<Root>& insert(std::string_view name, const MemberType& type, std::ptrdiff_t offset,
+                    std::string_view help) {
     return keys_.emplace_back(name, type, offset, help);
   }
 
@@ -112,15 +125,15 @@ struct Section {
 };
 std::span<const Section> sections();
 
-const KeyList<Options>& option_keys();       // all but the elements of reward.source, sections in order
+const KeyList<Options>& option_keys();  // all but the elements of reward.source, sections in order
 const KeyList<RewardSource>& source_keys();  // of one [[reward.source]]
 inline constexpr std::string_view source_prefix = "reward.source.";
 
 // "actor" of "actor.adam.lr"
 inline std::string_view section_of(std::string_view key) { return key.substr(0, key.find('.')); }
 
-// What to say about a key that is not ours: an OpenRLHF name and its place here, or something that is not built. "" when nothing
-// is known.
+// What to say about a key that is not ours: an OpenRLHF name and its place here, or something that
+// is not built. "" when nothing is known.
 std::string hint_for(std::string_view key);
 
 // Parts of option_keys, by file.

@@ -28,7 +28,9 @@ std::vector<KeyInfo> make_infos() {
 }
 
 // "integer, >= 0": type and what is allowed of it
-std::string type_text(const KeyInfo& info) { return info.allowed.empty() ? info.type : info.type + ", " + info.allowed; }
+std::string type_text(const KeyInfo& info) {
+  return info.allowed.empty() ? info.type : info.type + ", " + info.allowed;
+}
 
 // Breaks at spaces, continuation lines indented.
 std::string wrapped(std::string_view text, size_t indent, size_t width = 100) {
@@ -49,7 +51,8 @@ std::string wrapped(std::string_view text, size_t indent, size_t width = 100) {
 }
 
 std::string help_text(const KeyInfo& info) {
-  std::string out = base::text("  ", info.name, " = ", info.initial, "   (", type_text(info), ")\n", wrapped(info.help, 6));
+  std::string out = base::text("  ", info.name, " = ", info.initial, "   (", type_text(info), ")\n",
+                               wrapped(info.help, 6));
   if (!info.departure.empty()) out += wrapped("Note: " + info.departure, 6);
   return out;
 }
@@ -64,7 +67,9 @@ std::string cell(std::string_view text) {
   return out;
 }
 
-std::string title_of(const Section& section) { return base::text("[", section.name, "] ", section.title, "\n"); }
+std::string title_of(const Section& section) {
+  return base::text("[", section.name, "] ", section.title, "\n");
+}
 
 }  // namespace
 
@@ -79,8 +84,8 @@ std::string key_help(std::string_view wanted) {
     std::string part;
     for (const KeyInfo& info : key_infos()) {
       const bool in_section = section_of(info.name) == section.name;
-      const bool asked =
-          wanted.empty() || info.name == wanted || (info.name.starts_with(wanted) && info.name[wanted.size()] == '.');
+      const bool asked = wanted.empty() || info.name == wanted ||
+                         (info.name.starts_with(wanted) && info.name[wanted.size()] == '.');
       if (in_section && asked) part += help_text(info);
     }
     if (!part.empty()) out += (out.empty() ? "" : "\n") + title_of(section) + part;
@@ -91,33 +96,42 @@ std::string key_help(std::string_view wanted) {
   for (const KeyInfo& info : key_infos()) names.push_back(info.name);
   const std::string hint = hint_for(wanted);
   const std::string near = base::nearest(wanted, names);
-  throw UserError(ExitCode::usage, base::text("'", wanted, "' ", !hint.empty() ? hint : base::text("is neither a section nor a key of a deck",
-                                                                                                   near.empty() ? "" : " (nearest: " + near + ")")));
+  throw UserError(
+      ExitCode::usage,
+      base::text("'", wanted, "' ",
+                 !hint.empty() ? hint
+                               : base::text("is neither a section nor a key of a deck",
+                                            near.empty() ? "" : " (nearest: " + near + ")")));
 }
 
 std::string key_table_markdown() {
   std::string out =
       "# Deck keys\n\n"
-      "Made from the key table of the program (`trireme --keys`); the same texts come with `trireme --help-deck SECTION`.\n"
-      "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an optional value off. Durations "
+      "Made from the key table of the program (`trireme --keys`); the same texts come with "
+      "`trireme --help-deck SECTION`.\n"
+      "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an "
+      "optional value off. Durations "
       "are seconds,\n"
-      "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. Relative paths start at the working "
+      "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. "
+      "Relative paths start at the working "
       "directory.\n";
   for (const Section& section : sections()) {
     out += base::text("\n## ", section.name, "\n\n", section.title,
                       ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
     for (const KeyInfo& info : key_infos()) {
       if (section_of(info.name) != section.name) continue;
-      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)), " | ", cell(info.help),
-                        " |\n");
+      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ",
+                        cell(type_text(info)), " | ", cell(info.help), " |\n");
     }
   }
   out +=
-      "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats otherwise. All others have its meaning "
+      "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats "
+      "otherwise. All others have its meaning "
       "and its default.\n\n"
       "| key | departure |\n| --- | --- |\n";
   for (const KeyInfo& info : key_infos()) {
-    if (!info.departure.empty()) out += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
+    if (!info.departure.empty())
+      out += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
   }
   return out;
 }

@@ -13,25 +13,31 @@ std::string estimators_where(Condition condition) {
     if (condition(line)) words.push_back(line.word);
   }
   std::string out;
-  for (size_t i = 0; i < words.size(); ++i) out += base::text(i == 0 ? "" : i + 1 == words.size() ? " and " : ", ", words[i]);
+  for (size_t i = 0; i < words.size(); ++i)
+    out += base::text(i == 0 ? "" : i + 1 == words.size() ? " and " : ", ", words[i]);
   return out;
 }
 
 // The key list keeps views of these.
 const std::string& estimator_help() {
   const auto comparing = [](Comparison what) {
-    return estimators_where([what](const EstimatorTraits& line) { return line.compares == what && !line.critic; });
+    return estimators_where(
+        [what](const EstimatorTraits& line) { return line.compares == what && !line.critic; });
   };
   static const std::string help = base::text(
-      "How rewards become advantages. With a critic: ", estimators_where([](const EstimatorTraits& line) { return line.critic; }),
-      ". By comparing the answers to one prompt: ", comparing(Comparison::group), " (group_norm is GRPO's). By comparing all answers: ",
-      comparing(Comparison::batch), ". By the reward alone: ", comparing(Comparison::nothing), ".");
+      "How rewards become advantages. With a critic: ",
+      estimators_where([](const EstimatorTraits& line) { return line.critic; }),
+      ". By comparing the answers to one prompt: ", comparing(Comparison::group),
+      " (group_norm is GRPO's). By comparing all answers: ", comparing(Comparison::batch),
+      ". By the reward alone: ", comparing(Comparison::nothing), ".");
   return help;
 }
 
 const std::string& gamma_help() {
-  static const std::string help = base::text("Discount; counts for ", estimators_where([](const EstimatorTraits& line) { return line.discounts; }),
-                                             ", 1 for the others.");
+  static const std::string help =
+      base::text("Discount; counts for ",
+                 estimators_where([](const EstimatorTraits& line) { return line.discounts; }),
+                 ", 1 for the others.");
   return help;
 }
 
@@ -41,51 +47,76 @@ void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.advantage.estimator), estimator_help());
   keys.add(KEY(algo.advantage.gamma), gamma_help()).range(0, 1);
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
-  keys.add(KEY(algo.advantage.no_std_norm), "Centers advantages over the batch without dividing by their standard deviation.");
+  keys.add(KEY(algo.advantage.no_std_norm),
+           "Centers advantages over the batch without dividing by their standard deviation.");
   keys.add(KEY(algo.advantage.is_correction_enable),
-           "Weights the policy loss by the ratio of training to rollout probabilities (truncated importance sampling); with rollout.top_p or top_k the latter "
+           "Weights the policy loss by the ratio of training to rollout probabilities (truncated "
+           "importance sampling); with rollout.top_p or top_k the latter "
            "are of what these left.");
   keys.add(KEY(algo.advantage.is_correction_type),
-           "tis: token weights clipped to the threshold; icepop: tokens outside it are dropped; seq-mask-tis: sequences outside "
+           "tis: token weights clipped to the threshold; icepop: tokens outside it are dropped; "
+           "seq-mask-tis: sequences outside "
            "it are "
            "dropped; custom: as the next three keys say.");
-  keys.add(KEY(algo.advantage.is_correction_level), "custom: what is judged: tokens, whole sequences, or of a sequence the tokens that one version of the weights wrote (segment).");
-  keys.add(KEY(algo.advantage.is_correction_mode), "custom: clip the weight to the threshold, or drop what lies outside.");
+  keys.add(KEY(algo.advantage.is_correction_level),
+           "custom: what is judged: tokens, whole sequences, or of a sequence the tokens that one "
+           "version of the weights wrote (segment).");
+  keys.add(KEY(algo.advantage.is_correction_mode),
+           "custom: clip the weight to the threshold, or drop what lies outside.");
   keys.add(KEY(algo.advantage.is_correction_gating),
-           "custom: what is held against the threshold: the ratio, or a divergence of the two probabilities.");
-  keys.add(KEY(algo.advantage.is_correction_threshold), "[low, high] of the above.").at_least(0).ordered();
+           "custom: what is held against the threshold: the ratio, or a divergence of the two "
+           "probabilities.");
+  keys.add(KEY(algo.advantage.is_correction_threshold), "[low, high] of the above.")
+      .at_least(0)
+      .ordered();
   keys.add(KEY(algo.advantage.mask_older_than),
-           "With train.async_depth: tokens that weights of more versions before the trainers' wrote are not learned from; none: all are.")
+           "With train.async_depth: tokens that weights of more versions before the trainers' "
+           "wrote are not learned from; none: all are.")
       .at_least(0);
 
-  keys.add(KEY(algo.kl.init_coef), "Weight of the KL term against the reference; 0: no reference model is loaded.")
+  keys.add(KEY(algo.kl.init_coef),
+           "Weight of the KL term against the reference; 0: no reference model is loaded.")
       .range(0, 1e6)
       .departs("OpenRLHF loads the reference only above 1e-8; here the same without that margin.");
-  keys.add(KEY(algo.kl.target), "KL that an adaptive coefficient steers to; none: the coefficient stays.").above(0);
-  keys.add(KEY(algo.kl.horizon), "Time constant of the adaptive coefficient, in samples.").at_least(1);
-  keys.add(KEY(algo.kl.estimator), "k1: log ratio; k2: half its square; k3: exp(-ratio) - 1 + ratio.");
+  keys.add(KEY(algo.kl.target),
+           "KL that an adaptive coefficient steers to; none: the coefficient stays.")
+      .above(0);
+  keys.add(KEY(algo.kl.horizon), "Time constant of the adaptive coefficient, in samples.")
+      .at_least(1);
+  keys.add(KEY(algo.kl.estimator),
+           "k1: log ratio; k2: half its square; k3: exp(-ratio) - 1 + ratio.");
   keys.add(KEY(algo.kl.use_loss), "The KL term goes into the policy loss instead of the reward.");
   keys.add(KEY(algo.kl.unbiased_gradient),
-           "With use_loss: the gradient of the expected KL, by importance weights, instead of that of the estimate.");
+           "With use_loss: the gradient of the expected KL, by importance weights, instead of that "
+           "of the estimate.");
 
   keys.add(KEY(algo.dynamic_filtering_enable),
-           "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO): as many as are missing, and "
-           "more where many were dropped lately. What is left over is learned from first in the next iteration. With train.async_depth it draws for "
+           "Drops prompts whose mean reward lies outside the range and draws new ones until the "
+           "batch is full (DAPO): as many as are missing, and "
+           "more where many were dropped lately. What is left over is learned from first in the "
+           "next iteration. With train.async_depth it draws for "
            "the next iterations, too, and tokens may be one version older than that.");
   keys.add(KEY(algo.dynamic_filtering_range), "[low, high], both ends excluded.").ordered();
   keys.add(KEY(algo.dynamic_filtering_patience),
-           "Prompts that an iteration may draw before it warns and does what algo.dynamic_filtering_shortage says, in units of rollout.batch_size.")
+           "Prompts that an iteration may draw before it warns and does what "
+           "algo.dynamic_filtering_shortage says, in units of rollout.batch_size.")
       .range(1, 524288);
   keys.add(KEY(algo.dynamic_filtering_shortage),
-           "draw_on: draws until the batch is full, with a warning each time that patience is over; smaller: learns from what was found, if anything; "
+           "draw_on: draws until the batch is full, with a warning each time that patience is "
+           "over; smaller: learns from what was found, if anything; "
            "stop: ends the run with exit code 65.");
 
   keys.add(KEY(algo.dpo.beta), "dpo: temperature of the implicit reward.").above(0);
-  keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).").at_least(0).below(0.5);
+  keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).")
+      .at_least(0)
+      .below(0.5);
   keys.add(KEY(algo.dpo.ipo), "dpo: the squared loss of IPO.");
-  keys.add(KEY(algo.dpo.nll_loss_coef), "dpo: weight of the language-model loss on the chosen answers.").at_least(0);
+  keys.add(KEY(algo.dpo.nll_loss_coef),
+           "dpo: weight of the language-model loss on the chosen answers.")
+      .at_least(0);
   keys.add(KEY(algo.rm.loss),
-           "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), which has no margin.");
+           "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), "
+           "which has no margin.");
 }
 
 }  // namespace trireme::config

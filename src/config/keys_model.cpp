@@ -10,14 +10,17 @@ template <class Access>
 void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access optimizer) {
   const auto add = [&](const char* name, auto member, std::string_view help) -> Key<Options>& {
     return keys.add(
-        role + "." + name, [ optimizer, member ](auto& root) -> auto& { return member(optimizer(root)); }, help);
+        role + "." + name,
+        [ optimizer, member ](auto& root) -> auto& { return member(optimizer(root)); }, help);
   };
   add(KEY(adam.lr), "Peak learning rate of AdamW.").at_least(0);
   add(KEY(adam.betas), "Decay of AdamW's first and second moments.").at_least(0).below(1);
   add(KEY(adam.eps), "AdamW's epsilon.").above(0);
   add(KEY(adam.weight_decay), "Decoupled weight decay.").at_least(0);
   add(KEY(lr_scheduler), "Shape of the learning rate over the run after warm-up.");
-  add(KEY(warmup_ratio), "Share of the run's optimizer steps (rounded up) in which the rate rises linearly from 0.").range(0, 1);
+  add(KEY(warmup_ratio),
+      "Share of the run's optimizer steps (rounded up) in which the rate rises linearly from 0.")
+      .range(0, 1);
   add(KEY(min_lr_ratio), "Where cosine_with_min_lr ends, as a share of the peak.").range(0, 1);
   add(KEY(max_norm), "Gradients are scaled down to this global norm; 0: no clipping.").at_least(0);
 }
@@ -25,54 +28,80 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
 }  // namespace
 
 void add_model_keys(KeyList<Options>& keys) {
-  keys.add(KEY(model.path), "Folder of the policy to train, in Hugging Face layout: config.json, *.safetensors, tokenizer.json.")
+  keys.add(KEY(model.path),
+           "Folder of the policy to train, in Hugging Face layout: config.json, *.safetensors, "
+           "tokenizer.json.")
       .departs("OpenRLHF: actor.model_name_or_path. Nothing is downloaded: a local folder.");
   keys.add(KEY(model.shape),
-           "A config.json, or a folder with one: random weights of this shape instead of model.path, for tests and performance "
+           "A config.json, or a folder with one: random weights of this shape instead of "
+           "model.path, for tests and performance "
            "studies.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(model.tokenizer), "Folder of the tokenizer; empty: model.path.");
   keys.add(KEY(model.dtype),
-           "Type in which models compute and weights travel; the optimizer's masters are fp32 in any case. auto: bf16 where all "
-           "ranks multiply it natively (GPUs, AVX512-BF16, AMX), else fp32; a resumed run keeps its type.")
-      .departs("OpenRLHF: ds.param_dtype; its generator is always bf16, ours is the same as the trainer.");
+           "Type in which models compute and weights travel; the optimizer's masters are fp32 in "
+           "any case. auto: bf16 where all "
+           "ranks multiply it natively (GPUs, AVX512-BF16, AMX), else fp32; a resumed run keeps "
+           "its type.")
+      .departs(
+          "OpenRLHF: ds.param_dtype; its generator is always bf16, ours is the same as the "
+          "trainer.");
   keys.add(KEY(model.head_dtype),
-           "Type of the logits of actor and reference where model.dtype is bf16: model rounds each to bf16 (by up to 0.03 where it is 8 to 16); fp32 takes "
-           "weights and hidden states in bf16 and keeps all else of the product in fp32, in training and generation alike. The head is slower then.")
+           "Type of the logits of actor and reference where model.dtype is bf16: model rounds each "
+           "to bf16 (by up to 0.03 where it is 8 to 16); fp32 takes "
+           "weights and hidden states in bf16 and keeps all else of the product in fp32, in "
+           "training and generation alike. The head is slower then.")
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.").at_least(0);
+  keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.")
+      .at_least(0);
 
   add_optimizer_keys(
       keys, "actor", [](auto& root) -> auto& { return root.actor; });
   keys.add(KEY(actor.eps_clip), "Clip distance of the probability ratio.").at_least(0).below(1);
-  keys.add(KEY(actor.eps_clip_low_high), "[low, high] clip distances instead of actor.eps_clip (clip-higher).").at_least(0);
-  keys.add(KEY(actor.dual_clip), "Lower bound c of the objective where the advantage is negative: max(S, c A). More than 1.")
+  keys.add(KEY(actor.eps_clip_low_high),
+           "[low, high] clip distances instead of actor.eps_clip (clip-higher).")
+      .at_least(0);
+  keys.add(KEY(actor.dual_clip),
+           "Lower bound c of the objective where the advantage is negative: max(S, c A). More than "
+           "1.")
       .above(1);
   keys.add(KEY(actor.policy_loss_type), "ppo: ratio per token; gspo: one ratio per sequence.");
-  keys.add(KEY(actor.loss_agg_mode), "Mean over all action tokens of the optimizer step, or over sequences of their token means.")
+  keys.add(KEY(actor.loss_agg_mode),
+           "Mean over all action tokens of the optimizer step, or over sequences of their token "
+           "means.")
       .departs("gspo always takes seq-mean-token-mean, as in OpenRLHF.");
   keys.add(KEY(actor.entropy_coef),
-           "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none does not compute it.")
+           "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none "
+           "does not compute it.")
       .at_least(0);
   keys.add(KEY(actor.ptx_coef),
-           "Weight of the language-model loss on data.pretrain_dataset in the actor's loss (PPO-ptx); 0: none.")
+           "Weight of the language-model loss on data.pretrain_dataset in the actor's loss "
+           "(PPO-ptx); 0: none.")
       .at_least(0)
       .departs("OpenRLHF removed its ptx_coef in April 2025; DeepSpeed-Chat: unsup_coef.");
-  keys.add(KEY(actor.ptx_batch_size), "Sequences of that set per optimizer step, over all ranks; 0: train.batch_size.").at_least(0);
+  keys.add(KEY(actor.ptx_batch_size),
+           "Sequences of that set per optimizer step, over all ranks; 0: train.batch_size.")
+      .at_least(0);
 
-  keys.add(KEY(critic.path), "Folder of the critic's start; empty: the first reward model, else the actor with a new value head.")
+  keys.add(KEY(critic.path),
+           "Folder of the critic's start; empty: the first reward model, else the actor with a new "
+           "value head.")
       .departs("OpenRLHF: critic.model_name_or_path.");
   add_optimizer_keys(
       keys, "critic", [](auto& root) -> auto& { return root.critic; });
   keys.add(KEY(critic.value_clip),
-           "New values are clipped to this distance from the old ones in the value loss; none: plain squared error.")
+           "New values are clipped to this distance from the old ones in the value loss; none: "
+           "plain squared error.")
       .above(0);
   keys.add(KEY(critic.freezing_steps),
-           "The actor starts to train after this iteration number, so N + 1 iterations train the critic alone; -1: none.")
+           "The actor starts to train after this iteration number, so N + 1 iterations train the "
+           "critic alone; -1: none.")
       .at_least(-1);
-  keys.add(KEY(critic.save_value_network), "Exports the critic beside the actor where ckpt.save_hf exports.");
+  keys.add(KEY(critic.save_value_network),
+           "Exports the critic beside the actor where ckpt.save_hf exports.");
 
-  keys.add(KEY(reference.path), "Folder of the frozen reference of the KL terms; empty: model.path.")
+  keys.add(KEY(reference.path),
+           "Folder of the frozen reference of the KL terms; empty: model.path.")
       .departs("OpenRLHF: the actor's path, always.");
 }
 

@@ -9,13 +9,20 @@ namespace {
 
 void add_fault_keys(KeyList<Options>& keys) {
   keys.add(KEY(fault.at),
-           "\"kind:rank:place:pass[:value]\" each: what happens to a rank (*: to all) when it comes to a place for the pass-th time (from 1; *: "
-           "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay (value: ms), signal (value: its number, to itself), "
-           "alloc_fail, io_fail, skip (the next collective is left out); places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: "
+           "\"kind:rank:place:pass[:value]\" each: what happens to a rank (*: to all) when it "
+           "comes to a place for the pass-th time (from 1; *: "
+           "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay "
+           "(value: ms), signal (value: its number, to itself), "
+           "alloc_fail, io_fail, skip (the next collective is left out); places are the regions of "
+           "trace.json (train, rollout, checkpoint write, ...). nan: "
            "places loss, grad, weight and generator (its weights, after a sync).");
-  keys.add(KEY(fault.crash_at), "Name of a point of the checkpoint commit at which every rank ends at once.");
-  keys.add(KEY(fault.io_fail), "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of checkpoints fails, on that rank or on every one.");
-  keys.add(KEY(fault.plugin_fault), "crash, hang, nan, short or slow: what the reward plugin is made to do.");
+  keys.add(KEY(fault.crash_at),
+           "Name of a point of the checkpoint commit at which every rank ends at once.");
+  keys.add(KEY(fault.io_fail),
+           "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of "
+           "checkpoints fails, on that rank or on every one.");
+  keys.add(KEY(fault.plugin_fault),
+           "crash, hang, nan, short or slow: what the reward plugin is made to do.");
 }
 
 KeyList<Options> make_option_keys() {
@@ -32,49 +39,71 @@ KeyList<Options> make_option_keys() {
 
 void add_checkpoint_keys(KeyList<Options>& keys) {
   keys.add(KEY(ckpt.interval),
-           "Iterations between two checkpoints, or the time (\"20m\"), or \"auto\": the time that loses least to saving and to failures, "
-           "sqrt(2 x what a save holds training up x mean time between failures) (Young, Daly), from what saves have taken and ckpt.failure_rate. 0: only "
+           "Iterations between two checkpoints, or the time (\"20m\"), or \"auto\": the time that "
+           "loses least to saving and to failures, "
+           "sqrt(2 x what a save holds training up x mean time between failures) (Young, Daly), "
+           "from what saves have taken and ckpt.failure_rate. 0: only "
            "when the run stops or ends.")
       .at_least(0)
-      .departs("OpenRLHF: ckpt.save_steps = -1, never; here on, since jobs on supercomputers are killed.");
-  keys.add(KEY(ckpt.failure_rate), "Failures per rank and hour that ckpt.interval = \"auto\" reckons with.")
+      .departs(
+          "OpenRLHF: ckpt.save_steps = -1, never; here on, since jobs on supercomputers are "
+          "killed.");
+  keys.add(KEY(ckpt.failure_rate),
+           "Failures per rank and hour that ckpt.interval = \"auto\" reckons with.")
       .above(0)
       .departs("Not in OpenRLHF; 2e-5 is what Llama 3 405B met per GPU.");
-  keys.add(KEY(ckpt.keep), "Checkpoints that are kept; the oldest goes only after a newer one is committed.")
+  keys.add(KEY(ckpt.keep),
+           "Checkpoints that are kept; the oldest goes only after a newer one is committed.")
       .at_least(2)
       .departs("OpenRLHF: ckpt.max_num, which deletes first.");
   keys.add(KEY(ckpt.resume),
-           "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; never; or the folder of one "
+           "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; "
+           "never; or the folder of one "
            "checkpoint, obeyed once: a restart goes on from what the run has saved since.")
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.allow_changes),
-           "Keys that may have another value, and inputs (data.prompt_dataset, data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
-           "critic.path, reference.path, reward.source.0.path) that may have other content, than in the checkpoint that a start goes on from, although that changes "
+           "Keys that may have another value, and inputs (data.prompt_dataset, "
+           "data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
+           "critic.path, reference.path, reward.source.0.path) that may have other content, than "
+           "in the checkpoint that a start goes on from, although that changes "
            "what is computed; a section is \"actor.\". Keys of conduct need no permission.")
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir. It may be run.dir itself.");
+  keys.add(KEY(ckpt.path),
+           "Folder of the checkpoints; empty: ckpt in run.dir. It may be run.dir itself.");
   keys.add(KEY(ckpt.save_hf),
-           "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too (hf-step-NNNNNN, which goes with its checkpoint).")
+           "When to export the weights in Hugging Face layout: never, at the end, or with every "
+           "checkpoint too (hf-step-NNNNNN, which goes with its checkpoint).")
       .departs("OpenRLHF: true or false; its end export is always made.");
   keys.add(KEY(ckpt.best_metric),
-           "Metric of the evaluation (eval_reward, eval_pass1, ...; sft, rm, dpo: eval_loss, eval_accuracy) whose best checkpoint is "
-           "saved when it is seen, linked as `best` and never removed; losses are better when smaller. Empty: none.")
+           "Metric of the evaluation (eval_reward, eval_pass1, ...; sft, rm, dpo: eval_loss, "
+           "eval_accuracy) whose best checkpoint is "
+           "saved when it is seen, linked as `best` and never removed; losses are better when "
+           "smaller. Empty: none.")
       .departs("OpenRLHF: ckpt.best_metric_key.");
-  keys.add(KEY(ckpt.target), "The run is done (exit code 0) when ckpt.best_metric is at least this good. \"none\": it makes all its iterations.")
+  keys.add(KEY(ckpt.target),
+           "The run is done (exit code 0) when ckpt.best_metric is at least this good. \"none\": "
+           "it makes all its iterations.")
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(ckpt.patience), "The run is done when so many evaluations in a row brought no better ckpt.best_metric; 0: never.")
+  keys.add(KEY(ckpt.patience),
+           "The run is done when so many evaluations in a row brought no better ckpt.best_metric; "
+           "0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
+  keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.copy_aside),
-           "How much of the weights and moments that a save has not written yet an optimizer step may copy before it changes them: stage: one stage (a "
-           "layer) at a time, then the step waits for the disk; all: it never waits, and takes up to 12 bytes per value of the rank's shards. From GPUs all is "
+           "How much of the weights and moments that a save has not written yet an optimizer step "
+           "may copy before it changes them: stage: one stage (a "
+           "layer) at a time, then the step waits for the disk; all: it never waits, and takes up "
+           "to 12 bytes per value of the rank's shards. From GPUs all is "
            "copied to the host when a save begins.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.max_failures),
-           "A save that fails is said at the next iteration and tried again, at longer and longer intervals, while training goes on. After so many "
-           "failures in a row the run ends with exit code 74; 0: it goes on however many there are. The last save of a run must succeed in any case.")
+           "A save that fails is said at the next iteration and tried again, at longer and longer "
+           "intervals, while training goes on. After so many "
+           "failures in a row the run ends with exit code 74; 0: it goes on however many there "
+           "are. The last save of a run must succeed in any case.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
 }
@@ -84,17 +113,27 @@ void add_checkpoint_keys(KeyList<Options>& keys) {
 void add_output_keys(KeyList<Options>& keys) {
   add_checkpoint_keys(keys);
 
-  keys.add(KEY(eval.steps), "Iterations between two evaluations; the last iteration is always followed by one. -1: never.").at_least(-1);
-  keys.add(KEY(eval.dataset), "JSONL files to evaluate on, in the form of data.prompt_dataset (ppo) or data.dataset (sft, rm, dpo).")
+  keys.add(KEY(eval.steps),
+           "Iterations between two evaluations; the last iteration is always followed by one. -1: "
+           "never.")
+      .at_least(-1);
+  keys.add(KEY(eval.dataset),
+           "JSONL files to evaluate on, in the form of data.prompt_dataset (ppo) or data.dataset "
+           "(sft, rm, dpo).")
       .departs("Local files only.");
   keys.add(KEY(eval.temperature), "Sampling temperature of the evaluation.").range(0, 100);
-  keys.add(KEY(eval.n_samples_per_prompt), "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.")
+  keys.add(KEY(eval.n_samples_per_prompt),
+           "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.")
       .range(1, 4096);
 
-  keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.").departs("Not in OpenRLHF.");
-  keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.").never_empty();
+  keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.")
+      .never_empty();
   keys.add(KEY(trace.kernels), "Also records single kernels.");
-  keys.add(KEY(trace.nvtx), "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
+  keys.add(
+      KEY(trace.nvtx),
+      "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
 
   add_fault_keys(keys);
 }

@@ -4,18 +4,29 @@
 namespace trireme::config {
 
 void add_reward_keys(KeyList<Options>& keys) {
-  keys.add(KEY(reward.clip_range), "Rewards are clipped to [low, high] after the group baseline; none: not clipped.").ordered();
-  keys.add(KEY(reward.normalize_enable), "Reward models subtract `mean` and divide by `std` of their config.json; so does a critic that has them.");
+  keys.add(KEY(reward.clip_range),
+           "Rewards are clipped to [low, high] after the group baseline; none: not clipped.")
+      .ordered();
+  keys.add(KEY(reward.normalize_enable),
+           "Reward models subtract `mean` and divide by `std` of their config.json; so does a "
+           "critic that has them.");
   keys.add(KEY(reward.overlong_buffer_len),
-           "Answers that reach into the last tokens of this number before rollout.max_new_tokens lose reward, linearly.")
+           "Answers that reach into the last tokens of this number before rollout.max_new_tokens "
+           "lose reward, linearly.")
       .at_least(1);
-  keys.add(KEY(reward.overlong_penalty_factor), "Reward lost at the end of that buffer.").at_least(0);
+  keys.add(KEY(reward.overlong_penalty_factor), "Reward lost at the end of that buffer.")
+      .at_least(0);
   keys.add(KEY(reward.stop_properly_penalty_coef),
-           "For answers cut off at the length limit: 0 ... 1 multiplies their reward, a negative number replaces it.")
+           "For answers cut off at the length limit: 0 ... 1 multiplies their reward, a negative "
+           "number replaces it.")
       .at_most(1);
-  keys.add(KEY(reward.retries), "Times that a request is asked again of a plugin that failed or was late; then reward.outage counts.").range(0, 100);
+  keys.add(KEY(reward.retries),
+           "Times that a request is asked again of a plugin that failed or was late; then "
+           "reward.outage counts.")
+      .range(0, 100);
   keys.add(KEY(reward.outage),
-           "When a plugin leaves a request without an answer that often. stop: the run ends with exit code 69; wait: it goes on asking, every 30 s at "
+           "When a plugin leaves a request without an answer that often. stop: the run ends with "
+           "exit code 69; wait: it goes on asking, every 30 s at "
            "last; skip: all samples of that prompt are left out of the iteration.");
 }
 
@@ -23,12 +34,14 @@ namespace {
 
 void add_rule_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(rule),
-           "exact: the answer equals the label; number: the last number of the answer equals the label's (3/4 is none); boxed: what stands in "
-           "the last \\boxed{...} equals the label or its box, as LaTeX without spaces and sizes of brackets, or as a number; regex: `pattern` "
+           "exact: the answer equals the label; number: the last number of the answer equals the "
+           "label's (3/4 is none); boxed: what stands in "
+           "the last \\boxed{...} equals the label or its box, as LaTeX without spaces and sizes "
+           "of brackets, or as a number; regex: `pattern` "
            "matches the answer; none: only format and length count.");
-  keys.add(
-      KEY(pattern),
-      "Regular expression (PCRE2). exact, number and boxed: its first group is the answer within the response; regex: what must match.");
+  keys.add(KEY(pattern),
+           "Regular expression (PCRE2). exact, number and boxed: its first group is the answer "
+           "within the response; regex: what must match.");
   keys.add(KEY(label_key), "Column of the data to compare with; empty: data.label_key.");
   keys.add(KEY(case_sensitive), "Whether letters' case counts.");
   keys.add(KEY(score_right), "Reward of a right answer.").range(-1e9, 1e9);
@@ -36,26 +49,43 @@ void add_rule_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(format_pattern), "Regular expression that the whole response should match.");
   keys.add(KEY(format_weight), "Added to the reward when it does.").range(-1e9, 1e9);
   keys.add(KEY(length_target), "Response length in tokens from which brevity counts.").at_least(0);
-  keys.add(KEY(length_weight), "The reward falls by length_weight x max(0, length / length_target - 1).").range(-1e9, 1e9);
+  keys.add(KEY(length_weight),
+           "The reward falls by length_weight x max(0, length / length_target - 1).")
+      .range(-1e9, 1e9);
 }
 
 KeyList<RewardSource> make_source_keys() {
   KeyList<RewardSource> keys;
   keys.add(KEY(kind),
-           "rule: a comparison with the label; model: a reward model; plugin: a program of yours that reads and writes JSON "
+           "rule: a comparison with the label; model: a reward model; plugin: a program of yours "
+           "that reads and writes JSON "
            "lines.")
       .departs(
-          "OpenRLHF: one reward model (reward.model_name_or_path) or one function or server (reward.remote_url); here a weighted "
+          "OpenRLHF: one reward model (reward.model_name_or_path) or one function or server "
+          "(reward.remote_url); here a weighted "
           "list.");
   keys.add(KEY(name), "Name in the log and metrics; empty: the kind and its place in the list.");
-  keys.add(KEY(weight), "The reward is the sum of weight x score over the sources.").range(-1e9, 1e9);
+  keys.add(KEY(weight), "The reward is the sum of weight x score over the sources.")
+      .range(-1e9, 1e9);
   add_rule_keys(keys);
-  keys.add(KEY(path), "model: folder of the reward model (...ForSequenceClassification with one label).");
-  keys.add(KEY(max_len), "model: longest sequence it reads, longer ones lose their first tokens; 0: data.max_len.").at_least(0);
-  keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.").at_least(0);
-  keys.add(KEY(command), "plugin: the program and its arguments, started on each reward rank without a shell.");
-  keys.add(KEY(processes), "plugin: how many of them on each reward rank; a request goes to the one with the fewest unanswered.").range(1, 1024);
-  keys.add(KEY(timeout), "plugin: longest time that a process may have requests and give no answer, from the first of them and from each answer on.").above(0);
+  keys.add(KEY(path),
+           "model: folder of the reward model (...ForSequenceClassification with one label).");
+  keys.add(
+          KEY(max_len),
+          "model: longest sequence it reads, longer ones lose their first tokens; 0: data.max_len.")
+      .at_least(0);
+  keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.")
+      .at_least(0);
+  keys.add(KEY(command),
+           "plugin: the program and its arguments, started on each reward rank without a shell.");
+  keys.add(KEY(processes),
+           "plugin: how many of them on each reward rank; a request goes to the one with the "
+           "fewest unanswered.")
+      .range(1, 1024);
+  keys.add(KEY(timeout),
+           "plugin: longest time that a process may have requests and give no answer, from the "
+           "first of them and from each answer on.")
+      .above(0);
   return keys;
 }
 

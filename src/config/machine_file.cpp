@@ -17,9 +17,10 @@ struct Speed {
   const char* name;
   double MachineFile::*value;
 };
-constexpr std::array speeds{Speed{"flops", &MachineFile::flops}, Speed{"memory_speed", &MachineFile::memory_speed},
-                            Speed{"node_link", &MachineFile::node_link}, Speed{"network", &MachineFile::network},
-                            Speed{"host_link", &MachineFile::host_link}};
+constexpr std::array speeds{
+    Speed{"flops", &MachineFile::flops}, Speed{"memory_speed", &MachineFile::memory_speed},
+    Speed{"node_link", &MachineFile::node_link}, Speed{"network", &MachineFile::network},
+    Speed{"host_link", &MachineFile::host_link}};
 
 const KeyList<MachineFile>& machine_keys() {
   static const KeyList<MachineFile> all = [] {
@@ -39,14 +40,20 @@ const KeyList<MachineFile>& machine_keys() {
 
 // What the keys say together.
 void check(const MachineFile& machine, std::string_view name, std::vector<std::string>& mistakes) {
-  if (machine.host_memory.count == 0) mistakes.push_back(base::text(name, ": host_memory is missing (a node's memory, \"1 TiB\")"));
+  if (machine.host_memory.count == 0)
+    mistakes.push_back(base::text(name, ": host_memory is missing (a node's memory, \"1 TiB\")"));
   std::vector<std::string> missing;
   for (const Speed& speed : speeds) {
     if (machine.*speed.value == 0) missing.emplace_back(speed.name);
   }
   if (missing.size() == speeds.size()) return;
-  if (machine.gpu_memory.count == 0) mistakes.push_back(base::text(name, ": speeds are those of GPUs, but gpu_memory is missing (of one GPU, \"79 GiB\")"));
-  if (!missing.empty()) mistakes.push_back(base::text(name, ": ", base::join(missing), " missing: times need all speeds; without any, memory alone is planned"));
+  if (machine.gpu_memory.count == 0)
+    mistakes.push_back(base::text(
+        name, ": speeds are those of GPUs, but gpu_memory is missing (of one GPU, \"79 GiB\")"));
+  if (!missing.empty())
+    mistakes.push_back(
+        base::text(name, ": ", base::join(missing),
+                   " missing: times need all speeds; without any, memory alone is planned"));
 }
 
 }  // namespace
@@ -58,10 +65,12 @@ MachineFile parse_machine_file(std::string_view text, std::string_view name) {
   for (const Entry& entry : read_toml(text, name, mistakes)) {
     const auto* key = machine_keys().find(entry.key);
     const std::string near = key ? "" : base::nearest(entry.key, names);
-    const std::string problem = key             ? key->assign(out, entry.value)
-                                : near.empty() ? base::text("is no key of a machine (known: ", base::join(names), ")")
-                                               : base::text("is no key of a machine (nearest: ", near, ")");
-    if (!problem.empty()) mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " ", problem));
+    const std::string problem =
+        key            ? key->assign(out, entry.value)
+        : near.empty() ? base::text("is no key of a machine (known: ", base::join(names), ")")
+                       : base::text("is no key of a machine (nearest: ", near, ")");
+    if (!problem.empty())
+      mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " ", problem));
   }
   if (mistakes.empty()) check(out, name, mistakes);
   VALIDATE(mistakes.empty(), ExitCode::configuration, base::join(mistakes, "\n  "));

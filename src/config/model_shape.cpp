@@ -19,12 +19,14 @@ constexpr std::string_view causal = "ForCausalLM", classifier = "ForSequenceClas
 
 Json parse_json(std::string_view text, std::string_view name) {
   const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
-    VALIDATE(depth <= max_json_depth, ExitCode::bad_data, name, ": nested deeper than ", max_json_depth, " levels");
+    VALIDATE(depth <= max_json_depth, ExitCode::bad_data, name, ": nested deeper than ",
+             max_json_depth, " levels");
     return true;
   };
   try {
     Json json = Json::parse(text, limit_depth);
-    VALIDATE(json.is_object(), ExitCode::bad_data, name, ": must be a JSON object, not ", json.type_name());
+    VALIDATE(json.is_object(), ExitCode::bad_data, name, ": must be a JSON object, not ",
+             json.type_name());
     return json;
   } catch (const Json::exception& error) {
     throw UserError(ExitCode::bad_data, base::text(name, ": malformed JSON (", error.what(), ")"));
@@ -35,14 +37,17 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
   if (!json.has("architectures")) {
     const std::string type = json.string("model_type", "");
     const auto found = choice_of<Architecture>(type);
-    VALIDATE(found, ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type, "' is not supported (",
-             "supported: ", base::join(std::vector<std::string>(Words<Architecture>::list.begin(), Words<Architecture>::list.end())), ")");
+    VALIDATE(found, ExitCode::bad_data, json.file(), ": has no architectures and model_type '",
+             type, "' is not supported (", "supported: ",
+             base::join(std::vector<std::string>(Words<Architecture>::list.begin(),
+                                                 Words<Architecture>::list.end())),
+             ")");
     shape.architecture = *found;
     return;
   }
   const Json& list = json.at("architectures");
-  VALIDATE(list.is_array() && list.size() == 1 && list[0].is_string(), ExitCode::bad_data, json.file(),
-           ": architectures must be a list of one name");
+  VALIDATE(list.is_array() && list.size() == 1 && list[0].is_string(), ExitCode::bad_data,
+           json.file(), ": architectures must be a list of one name");
   const auto name = list[0].get<std::string>();
   std::vector<std::string> names;
   for (const ArchitectureTraits& known : architecture_table) {
@@ -55,7 +60,8 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
     }
   }
   throw UserError(ExitCode::bad_data,
-                  base::text(json.file(), ": architecture ", name, " is not supported (supported: ", base::join(names), ")"));
+                  base::text(json.file(), ": architecture ", name,
+                             " is not supported (supported: ", base::join(names), ")"));
 }
 
 // Features that change the arithmetic and that the blocks do not have.
@@ -64,9 +70,11 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
   VALIDATE(activation == "silu", ExitCode::bad_data, json.file(), ": hidden_act ", activation,
            " is not supported (only silu, in SwiGLU)");
   VALIDATE(!json.has("quantization_config"), ExitCode::bad_data, json.file(),
-           ": the weights are quantised (quantization_config), which is not supported: use the model's float weights");
+           ": the weights are quantised (quantization_config), which is not supported: use the "
+           "model's float weights");
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    VALIDATE(!json.has(key), ExitCode::bad_data, json.file(), ": ", key, ": mixtures of experts are not supported");
+    VALIDATE(!json.has(key), ExitCode::bad_data, json.file(), ": ", key,
+             ": mixtures of experts are not supported");
   }
   VALIDATE(json.number("attention_dropout", 0) == 0, ExitCode::bad_data, json.file(),
            ": attention_dropout is not supported (training here has no dropout): set it to 0");
@@ -76,15 +84,19 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
            ": rope_interleaved is not supported (RoPE pairs the halves of a head)");
   if (json.has("layer_types")) {
     for (const Json& type : json.at("layer_types")) {
-      VALIDATE(type == "full_attention", ExitCode::bad_data, json.file(), ": layer_types has ", type.dump(),
-               " (only full_attention is supported)");
+      VALIDATE(type == "full_attention", ExitCode::bad_data, json.file(), ": layer_types has ",
+               type.dump(), " (only full_attention is supported)");
     }
   }
-  // A window as long as the context changes nothing. Mistral's default, when the key is absent, is 4096.
+  // A window as long as the context changes nothing. Mistral's default, when the key is absent, is
+  // 4096.
   if (traits(shape.architecture).window == WindowKey::size) {
-    const int64_t window = json.contains("sliding_window") ? json.integer("sliding_window", INT64_MAX) : 4096;
-    VALIDATE(window >= shape.max_positions, ExitCode::bad_data, json.file(), ": sliding_window ", window,
-             " is not supported (attention here sees the whole context): set it to null if the model was trained so");
+    const int64_t window =
+        json.contains("sliding_window") ? json.integer("sliding_window", INT64_MAX) : 4096;
+    VALIDATE(window >= shape.max_positions, ExitCode::bad_data, json.file(), ": sliding_window ",
+             window,
+             " is not supported (attention here sees the whole context): set it to null if the "
+             "model was trained so");
   }
   VALIDATE(!json.flag("use_sliding_window", false), ExitCode::bad_data, json.file(),
            ": use_sliding_window is not supported (attention here sees the whole context)");
@@ -99,15 +111,19 @@ void read_sizes(const JsonReader& json, ModelShape& shape) {
   shape.heads = json.size("num_attention_heads", 1 << 14);
   shape.kv_heads = json.size("num_key_value_heads", 1 << 14, shape.heads);
   shape.ffn = json.size("intermediate_size", 1 << 22);
-  shape.max_positions = json.size("max_position_embeddings", INT32_MAX, traits(shape.architecture).positions);
+  shape.max_positions =
+      json.size("max_position_embeddings", INT32_MAX, traits(shape.architecture).positions);
   const int64_t head_dim = traits(shape.architecture).head_dim;
   if (!json.has("head_dim") && head_dim == 0) {
-    VALIDATE(shape.hidden % shape.heads == 0, ExitCode::bad_data, json.file(), ": hidden_size ", shape.hidden,
-             " is not a multiple of num_attention_heads ", shape.heads, " and head_dim is not given");
+    VALIDATE(shape.hidden % shape.heads == 0, ExitCode::bad_data, json.file(), ": hidden_size ",
+             shape.hidden, " is not a multiple of num_attention_heads ", shape.heads,
+             " and head_dim is not given");
   }
-  shape.head_dim = json.size("head_dim", 1 << 14, head_dim > 0 ? head_dim : shape.hidden / shape.heads);
-  VALIDATE(shape.heads % shape.kv_heads == 0, ExitCode::bad_data, json.file(), ": num_attention_heads ", shape.heads,
-           " is not a multiple of num_key_value_heads ", shape.kv_heads);
+  shape.head_dim =
+      json.size("head_dim", 1 << 14, head_dim > 0 ? head_dim : shape.hidden / shape.heads);
+  VALIDATE(shape.heads % shape.kv_heads == 0, ExitCode::bad_data, json.file(),
+           ": num_attention_heads ", shape.heads, " is not a multiple of num_key_value_heads ",
+           shape.kv_heads);
   VALIDATE(shape.head_dim % 2 == 0, ExitCode::bad_data, json.file(), ": head_dim ", shape.head_dim,
            " is odd (RoPE turns pairs of elements)");
 }
@@ -116,9 +132,10 @@ RopeScaling read_rope_scaling(const JsonReader& rope, int64_t max_positions) {
   RopeScaling scaling;
   const std::string kind = rope.string("rope_type", rope.string("type", "default"));
   if (kind == "default") return scaling;
-  VALIDATE(kind == "linear" || kind == "llama3", ExitCode::bad_data, rope.file(), ": rope type '", kind,
-           "' is not supported (supported: default, linear, llama3)");
-  VALIDATE(rope.has("factor"), ExitCode::bad_data, rope.file(), ": rope type '", kind, "' needs factor");
+  VALIDATE(kind == "linear" || kind == "llama3", ExitCode::bad_data, rope.file(), ": rope type '",
+           kind, "' is not supported (supported: default, linear, llama3)");
+  VALIDATE(rope.has("factor"), ExitCode::bad_data, rope.file(), ": rope type '", kind,
+           "' needs factor");
   scaling.kind = kind == "linear" ? RopeKind::linear : RopeKind::llama3;
   scaling.factor = rope.positive("factor", 1);
   if (scaling.kind == RopeKind::linear) return scaling;
@@ -127,7 +144,8 @@ RopeScaling read_rope_scaling(const JsonReader& rope, int64_t max_positions) {
   }
   scaling.low_freq_factor = rope.positive("low_freq_factor", 1);
   scaling.high_freq_factor = rope.positive("high_freq_factor", 4);
-  scaling.original_max_positions = rope.size("original_max_position_embeddings", INT32_MAX, max_positions);
+  scaling.original_max_positions =
+      rope.size("original_max_position_embeddings", INT32_MAX, max_positions);
   VALIDATE(scaling.high_freq_factor > scaling.low_freq_factor, ExitCode::bad_data, rope.file(),
            ": high_freq_factor must be larger than low_freq_factor");
   return scaling;
@@ -138,7 +156,8 @@ void read_rope(const JsonReader& json, ModelShape& shape) {
   shape.rope_theta = json.positive("rope_theta", 10000);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!json.has(key)) continue;
-    VALIDATE(json.at(key).is_object(), ExitCode::bad_data, json.file(), ": ", key, " must be an object");
+    VALIDATE(json.at(key).is_object(), ExitCode::bad_data, json.file(), ": ", key,
+             " must be an object");
     const JsonReader rope(json.at(key), base::text(json.file(), ": ", key));
     shape.rope_theta = rope.positive("rope_theta", shape.rope_theta);
     VALIDATE(rope.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, rope.file(),
@@ -149,17 +168,19 @@ void read_rope(const JsonReader& json, ModelShape& shape) {
 
 int32_t token_id(const JsonReader& json, const char* key, const Json& value, int64_t vocab) {
   const int64_t id = json.checked_integer(key, value);
-  VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id, " (the vocabulary has ids 0 ... ",
-           vocab - 1, ")");
+  VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id,
+           " (the vocabulary has ids 0 ... ", vocab - 1, ")");
   return static_cast<int32_t>(id);
 }
 
 void read_special_ids(const JsonReader& json, ModelShape& shape) {
-  if (json.has("bos_token_id")) shape.bos_id = token_id(json, "bos_token_id", json.at("bos_token_id"), shape.vocab);
+  if (json.has("bos_token_id"))
+    shape.bos_id = token_id(json, "bos_token_id", json.at("bos_token_id"), shape.vocab);
   if (json.has("eos_token_id")) {
     const Json& eos = json.at("eos_token_id");
     if (eos.is_array()) {
-      for (const Json& id : eos) shape.eos_ids.push_back(token_id(json, "eos_token_id", id, shape.vocab));
+      for (const Json& id : eos)
+        shape.eos_ids.push_back(token_id(json, "eos_token_id", id, shape.vocab));
     } else {
       shape.eos_ids.push_back(token_id(json, "eos_token_id", eos, shape.vocab));
     }
@@ -172,8 +193,9 @@ void read_special_ids(const JsonReader& json, ModelShape& shape) {
 
 void read_dtype(const JsonReader& json, ModelShape& shape) {
   shape.dtype = json.string("dtype", json.string("torch_dtype", "float32"));
-  VALIDATE(shape.dtype == "float32" || shape.dtype == "bfloat16" || shape.dtype == "float16", ExitCode::bad_data, json.file(),
-           ": dtype ", shape.dtype, " is not supported (supported: float32, bfloat16, float16)");
+  VALIDATE(shape.dtype == "float32" || shape.dtype == "bfloat16" || shape.dtype == "float16",
+           ExitCode::bad_data, json.file(), ": dtype ", shape.dtype,
+           " is not supported (supported: float32, bfloat16, float16)");
 }
 
 void read_score_head(const JsonReader& json, ModelShape& shape) {
@@ -181,7 +203,8 @@ void read_score_head(const JsonReader& json, ModelShape& shape) {
   if (json.has("mean")) shape.score_mean = json.number("mean", 0);
   if (json.has("std")) shape.score_std = json.positive("std", 1);
   if (!shape.score_head) return;
-  const int64_t labels = json.has("id2label") ? static_cast<int64_t>(json.at("id2label").size()) : json.integer("num_labels", 1);
+  const int64_t labels = json.has("id2label") ? static_cast<int64_t>(json.at("id2label").size())
+                                              : json.integer("num_labels", 1);
   VALIDATE(labels == 1, ExitCode::bad_data, json.file(), ": a classifier of ", labels,
            " labels is no reward model (one score is needed)");
 }
@@ -235,8 +258,8 @@ std::string to_config_json(const ModelShape& shape) {
   json["rope_theta"] = shape.rope_theta;
   json["rope_scaling"] = nullptr;
   if (shape.rope_scaling.kind != RopeKind::plain) {
-    auto& scaling =
-        json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)}, {"factor", shape.rope_scaling.factor}};
+    auto& scaling = json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)},
+                                            {"factor", shape.rope_scaling.factor}};
     if (shape.rope_scaling.kind == RopeKind::llama3) {
       scaling["low_freq_factor"] = shape.rope_scaling.low_freq_factor;
       scaling["high_freq_factor"] = shape.rope_scaling.high_freq_factor;
@@ -266,10 +289,13 @@ std::string to_config_json(const ModelShape& shape) {
 
 std::string describe(const ModelShape& shape, int64_t parameters) {
   const auto count = static_cast<double>(parameters);
-  const std::string size = count >= 1e9 ? base::fixed(count / 1e9, 2) + " B" : base::fixed(count / 1e6, 1) + " M";
-  return base::text(to_string(shape.architecture), ", ", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads, "/",
-                    shape.kv_heads, " heads of ", shape.head_dim, ", ffn ", shape.ffn, ", vocabulary ", shape.vocab,
-                    shape.score_head ? ", score head" : (shape.tied ? ", tied" : ""), ", ", size, " parameters");
+  const std::string size =
+      count >= 1e9 ? base::fixed(count / 1e9, 2) + " B" : base::fixed(count / 1e6, 1) + " M";
+  return base::text(to_string(shape.architecture), ", ", shape.layers, " layers, hidden ",
+                    shape.hidden, ", ", shape.heads, "/", shape.kv_heads, " heads of ",
+                    shape.head_dim, ", ffn ", shape.ffn, ", vocabulary ", shape.vocab,
+                    shape.score_head ? ", score head" : (shape.tied ? ", tied" : ""), ", ", size,
+                    " parameters");
 }
 
 }  // namespace trireme::config

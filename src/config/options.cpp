@@ -6,7 +6,8 @@
 namespace trireme::config {
 
 bool Options::has_plugins() const {
-  return std::any_of(reward.source.begin(), reward.source.end(), [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
+  return std::any_of(reward.source.begin(), reward.source.end(),
+                     [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
 }
 
 ImportanceCorrection importance_correction(const AdvantageOptions& options) {

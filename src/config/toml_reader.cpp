@@ -1,15 +1,16 @@
-// The one file that sees toml++. Header-only even where the package has a library, for a lower cap on nesting than the library
-// was built with: its parser recurses.
+// The one file that sees toml++. Header-only even where the package has a library, for a lower cap
+// on nesting than the library was built with: its parser recurses.
 #undef TOML_HEADER_ONLY
 #undef TOML_SHARED_LIB
-// Malformed decks reach assertions of toml++ 3.3 that its parser survives: they must neither abort a debug build nor become the
-// optimizer's assumptions in a release build.
+// Malformed decks reach assertions of toml++ 3.3 that its parser survives: they must neither abort
+// a debug build nor become the optimizer's assumptions in a release build.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
 #define TOML_MAX_NESTED_VALUES 64
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
-// Letters like U+00E9 in a key come to places that toml++ 3.3 calls unreachable when it asks whether they are blanks: they are none.
+// Letters like U+00E9 in a key come to places that toml++ 3.3 calls unreachable when it asks
+// whether they are blanks: they are none.
 #include <cstdint>
 
 #if __has_include(<toml++/impl/preprocessor.hpp>)
@@ -80,17 +81,19 @@ void flatten(const toml::table& table, const std::string& prefix, std::vector<En
 
 }  // namespace
 
-std::vector<Entry> read_toml(std::string_view text, std::string_view name, std::vector<std::string>& mistakes) {
+std::vector<Entry> read_toml(std::string_view text, std::string_view name,
+                             std::vector<std::string>& mistakes) {
   std::vector<Entry> out;
   const toml::parse_result result = toml::parse(text, name);
   if (!result) {
     const auto& error = result.error();
-    mistakes.push_back(
-        base::text(name, ":", error.source().begin.line, ":", error.source().begin.column, ": ", error.description()));
+    mistakes.push_back(base::text(name, ":", error.source().begin.line, ":",
+                                  error.source().begin.column, ": ", error.description()));
     return out;
   }
   flatten(result.table(), "", out);
-  std::stable_sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.line < b.line; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Entry& a, const Entry& b) { return a.line < b.line; });
   return out;
 }
 

@@ -27,7 +27,8 @@ constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 void check_regular(const fs::path& file) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
-  VALIDATE(status.type() != fs::file_type::not_found, ExitCode::input_missing, file.string(), ": no such file: check the path");
+  VALIDATE(status.type() != fs::file_type::not_found, ExitCode::input_missing, file.string(),
+           ": no such file: check the path");
   if (status.type() == fs::file_type::none) base::throw_errno(error.value(), "read", file);
   VALIDATE(status.type() != fs::file_type::directory, ExitCode::input_missing, file.string(),
            ": is a folder, expected a file of JSON lines: name the file in it");
@@ -104,9 +105,7 @@ bool JsonlReader::fill() {
   const base::FileWork work{"read", file_};
   buffer_.resize(most);
   ssize_t n = 0;
-  do {
-    n = ::read(in_.get(), buffer_.data(), most);
-  } while (n < 0 && errno == EINTR);
+  do { n = ::read(in_.get(), buffer_.data(), most); } while (n < 0 && errno == EINTR);
   if (n < 0) base::throw_errno(errno, "read", file_);
   buffer_.resize(static_cast<size_t>(n));
   at_ = 0;
@@ -121,7 +120,8 @@ bool JsonlReader::read_line() {
   do {
     const size_t end = std::min(buffer_.find('\n', at_), buffer_.size());
     text_.append(buffer_, at_, end - at_);
-    VALIDATE(text_.size() <= longest_line, ExitCode::bad_data, where(), ": the line is longer than 64 MiB: is this a file of JSON lines?");
+    VALIDATE(text_.size() <= longest_line, ExitCode::bad_data, where(),
+             ": the line is longer than 64 MiB: is this a file of JSON lines?");
     at_ = end + 1;
     if (end < buffer_.size()) return true;
   } while (fill());
@@ -136,14 +136,17 @@ std::optional<std::string_view> JsonlReader::next() {
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.find_first_not_of(" \t") == std::string_view::npos) continue;
     if (const size_t invalid = text::first_invalid_utf8(text); invalid != std::string_view::npos) {
-      throw UserError(ExitCode::bad_data, base::text(where(), ":", invalid + 1, ": not UTF-8: save the file in that encoding"));
+      throw UserError(
+          ExitCode::bad_data,
+          base::text(where(), ":", invalid + 1, ": not UTF-8: save the file in that encoding"));
     }
     ++records_;
     base::tick();  // a large file takes its time
     return text;
   }
   check_unchanged();
-  VALIDATE(records_ > 0, ExitCode::bad_data, file_.string(), ": no records (", size_, " bytes): expected one JSON object per line");
+  VALIDATE(records_ > 0, ExitCode::bad_data, file_.string(), ": no records (", size_,
+           " bytes): expected one JSON object per line");
   return std::nullopt;
 }
 
@@ -153,8 +156,8 @@ void JsonlReader::check_unchanged() const {
   const fs::file_time_type changed = error ? changed_ : fs::last_write_time(file_, error);
   if (error) base::throw_errno(error.value(), "look at", file_);
   const bool same = size == size_ && changed == changed_;
-  VALIDATE(same, ExitCode::bad_data, file_.string(), ": changed while it was read (", size_, " bytes at first, ", size,
-           " at the end): wait until it is complete");
+  VALIDATE(same, ExitCode::bad_data, file_.string(), ": changed while it was read (", size_,
+           " bytes at first, ", size, " at the end): wait until it is complete");
 }
 
 std::string& JsonObject::key(std::string_view name) {
@@ -167,7 +170,9 @@ JsonObject& JsonObject::add(std::string_view name, std::string_view value) {
   append_quoted(value, key(name));
   return *this;
 }
-JsonObject& JsonObject::add(std::string_view name, bool value) { return add_json(name, value ? "true" : "false"); }
+JsonObject& JsonObject::add(std::string_view name, bool value) {
+  return add_json(name, value ? "true" : "false");
+}
 JsonObject& JsonObject::add(std::string_view name, int64_t value) {
   append_number(value, key(name));
   return *this;

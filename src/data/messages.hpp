@@ -10,7 +10,9 @@
 
 namespace trireme::data {
 
-// A list of {"role": text, "content": text, ...}. Throws UserError(bad_data) with `where` ("file:line") and `key`.
-std::vector<text::Message> read_messages(const text::OrderedJson& json, const std::string& key, const std::string& where);
+// A list of {"role": text, "content": text, ...}. Throws UserError(bad_data) with `where`
+// ("file:line") and `key`.
+std::vector<text::Message> read_messages(const text::OrderedJson& json, const std::string& key,
+                                         const std::string& where);
 
 }  // namespace trireme::data

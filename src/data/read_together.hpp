@@ -1,4 +1,5 @@
-// Reading the files of a set, with the processes that read the same ones at the same time: each parses every record and encodes a share of them.
+// Reading the files of a set, with the processes that read the same ones at the same time: each
+// parses every record and encodes a share of them.
 #pragma once
 
 #include <algorithm>
@@ -43,19 +44,24 @@ class Block {
     while (std::ssize(lines) < room) {
       const auto text = reader.next();
       if (!text) return false;
-      lines.push_back({Record(*text, file, reader.line()), {number, reader.line()}, base::fnv1a(*text), {}});
+      lines.push_back(
+          {Record(*text, file, reader.line()), {number, reader.line()}, base::fnv1a(*text), {}});
     }
     return room > 0;
   }
 
-  // make(record) -> Made. Returns whether a process of the team has more lines than these; `more`: this one has.
+  // make(record) -> Made. Returns whether a process of the team has more lines than these; `more`:
+  // this one has.
   template <class Make>
   bool encode(const EncodingTeam& team, bool more, const Make& make) {
     const auto size = static_cast<size_t>(team.size);
     std::vector<EncodedShare<Made>> all(size);
     if (team.gather) {
-      const auto gathered = team.gather(base::to_bytes(share(static_cast<size_t>(team.rank), size, more, make)));
-      std::ranges::transform(gathered, all.begin(), [](const std::string& bytes) { return base::from_bytes<EncodedShare<Made>>(bytes); });
+      const auto gathered =
+          team.gather(base::to_bytes(share(static_cast<size_t>(team.rank), size, more, make)));
+      std::ranges::transform(gathered, all.begin(), [](const std::string& bytes) {
+        return base::from_bytes<EncodedShare<Made>>(bytes);
+      });
     }
     for (size_t i = 0; i < lines.size(); ++i) {
       auto& theirs = all[i % size].lines;
@@ -82,10 +88,12 @@ class Block {
   }
 };
 
-// Calls use(record, origin, make(record)) -> bool (kept) for every record of all files, up to max_samples kept ones per file, and counts the rows.
-// Throws UserError(bad_data) when nothing is left.
+// Calls use(record, origin, make(record)) -> bool (kept) for every record of all files, up to
+// max_samples kept ones per file, and counts the rows. Throws UserError(bad_data) when nothing is
+// left.
 template <class Made, class Make, class Use>
-void read_together(const SetOptions& options, SetCounts& counts, const EncodingTeam& team, const Make& make, const Use& use) {
+void read_together(const SetOptions& options, SetCounts& counts, const EncodingTeam& team,
+                   const Make& make, const Use& use) {
   constexpr int64_t records_of_block = 8192;
   check_files(options);
   for (size_t file = 0; file < options.files.size(); ++file) {
@@ -93,8 +101,11 @@ void read_together(const SetOptions& options, SetCounts& counts, const EncodingT
     int64_t& rows = counts.rows.emplace_back(0);
     Block<Made> block;
     for (bool mine = true, any = true; any;) {
-      const int64_t room = options.max_samples < 0 ? records_of_block : std::min(records_of_block, options.max_samples - rows);
-      mine = block.read(reader, options.files[file].string(), static_cast<int32_t>(file), mine ? room : 0);
+      const int64_t room = options.max_samples < 0
+                               ? records_of_block
+                               : std::min(records_of_block, options.max_samples - rows);
+      mine = block.read(reader, options.files[file].string(), static_cast<int32_t>(file),
+                        mine ? room : 0);
       any = block.encode(team, mine, make);
       for (auto& line : block.lines) {
         if (use(line.record, line.origin, std::move(line.made))) ++rows;

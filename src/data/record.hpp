@@ -32,23 +32,26 @@ class Record {
   text::OrderedJson json_;
 };
 
-// The prompt of a record: a conversation (from the messages key, or a prompt in the form user_turn) or plain text.
+// The prompt of a record: a conversation (from the messages key, or a prompt in the form user_turn)
+// or plain text.
 struct Prompt {
   std::vector<text::Message> messages;  // empty: plain text
-  std::string text;               // what is encoded; of messages the rendered text with the generation prompt
+  std::string text;  // what is encoded; of messages the rendered text with the generation prompt
   std::vector<text::TokenId> ids;
 };
 // The conversation with the deck's system turn in front when it has none.
-std::vector<text::Message> with_system(std::vector<text::Message> messages, const SetOptions& options);
-Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer);
+std::vector<text::Message> with_system(std::vector<text::Message> messages,
+                                       const SetOptions& options);
+Prompt read_prompt(const Record& record, const SetOptions& options,
+                   const text::Tokenizer& tokenizer);
 Prompt parse_prompt(const Record& record, const SetOptions& options);  // the same, not encoded
 
 // Counts and refuses what cannot be used.
 class Admission {
  public:
   Admission(const SetOptions& options, SetCounts& counts);
-  // Whether a record with this many tokens is kept. `what` is "prompt" or "sequence". Throws UserError(bad_data) under
-  // Unusable::stop.
+  // Whether a record with this many tokens is kept. `what` is "prompt" or "sequence". Throws
+  // UserError(bad_data) under Unusable::stop.
   bool admit(const Record& record, size_t tokens, const char* what);
 
  private:

@@ -13,20 +13,23 @@ namespace {
 
 void check(const SamplerOptions& options) {
   const int64_t rows = std::accumulate(options.sizes.begin(), options.sizes.end(), int64_t{0});
-  VALIDATE(rows > 0, ExitCode::configuration, "the data set has no rows to sample from: check data files and max_samples");
+  VALIDATE(rows > 0, ExitCode::configuration,
+           "the data set has no rows to sample from: check data files and max_samples");
   if (options.weights.empty()) return;
-  VALIDATE(options.weights.size() == options.sizes.size(), ExitCode::configuration, "data weights: ", options.weights.size(),
-           " weights for ", options.sizes.size(), " files: give one per file");
+  VALIDATE(options.weights.size() == options.sizes.size(), ExitCode::configuration,
+           "data weights: ", options.weights.size(), " weights for ", options.sizes.size(),
+           " files: give one per file");
   double sum = 0;
   for (size_t i = 0; i < options.weights.size(); ++i) {
     const double weight = options.weights[i];
-    VALIDATE(std::isfinite(weight) && weight >= 0, ExitCode::configuration, "data weights: weight ", weight, " of file ", i + 1,
-             " is negative or not finite: give a number >= 0");
-    VALIDATE(weight == 0 || options.sizes[i] > 0, ExitCode::configuration, "data weights: file ", i + 1, " has weight ", weight,
-             " and no usable rows: remove it");
+    VALIDATE(std::isfinite(weight) && weight >= 0, ExitCode::configuration, "data weights: weight ",
+             weight, " of file ", i + 1, " is negative or not finite: give a number >= 0");
+    VALIDATE(weight == 0 || options.sizes[i] > 0, ExitCode::configuration, "data weights: file ",
+             i + 1, " has weight ", weight, " and no usable rows: remove it");
     sum += weight;
   }
-  VALIDATE(sum > 0 && std::isfinite(sum), ExitCode::configuration, "data weights: all are zero, or their sum is not finite: raise one");
+  VALIDATE(sum > 0 && std::isfinite(sum), ExitCode::configuration,
+           "data weights: all are zero, or their sum is not finite: raise one");
 }
 
 }  // namespace
@@ -41,7 +44,10 @@ PromptSampler::PromptSampler(SamplerOptions options) : options_(std::move(option
   }
   int64_t first = 0;
   for (size_t i = 0; i < options_.sizes.size(); ++i) {
-    streams_.push_back({.first = first, .size = options_.sizes[i], .weight = options_.weights[i], .permutation = {}});
+    streams_.push_back({.first = first,
+                        .size = options_.sizes[i],
+                        .weight = options_.weights[i],
+                        .permutation = {}});
     first += options_.sizes[i];
     weight_sum_ += options_.weights[i];
   }
@@ -54,7 +60,8 @@ size_t PromptSampler::furthest_behind() const {
   double most = -INFINITY;
   for (size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i].weight == 0) continue;
-    const double behind = streams_[i].weight / weight_sum_ * static_cast<double>(drawn + 1) - static_cast<double>(streams_[i].taken);
+    const double behind = streams_[i].weight / weight_sum_ * static_cast<double>(drawn + 1) -
+                          static_cast<double>(streams_[i].taken);
     if (behind > most) {
       most = behind;
       best = i;
@@ -85,7 +92,8 @@ std::vector<int64_t> PromptSampler::draw(int64_t n) {
   const bool one_stream = options_.weights.empty();
   if (one_stream && options_.epoch_end == EpochEnd::drop_last) {
     Stream& stream = streams_[0];
-    VALIDATE(n <= stream.size, ExitCode::configuration, "a batch of ", n, " prompts does not fit into a data set of ", stream.size,
+    VALIDATE(n <= stream.size, ExitCode::configuration, "a batch of ", n,
+             " prompts does not fit into a data set of ", stream.size,
              ": lower rollout.batch_size or add data");
     const int64_t left = stream.size - stream.taken % stream.size;
     if (left < n) stream.taken += left;
@@ -121,11 +129,15 @@ SamplerState PromptSampler::state() const {
 
 void PromptSampler::restore(const SamplerState& state) {
   const SamplerState own = this->state();
-  const bool fits = state.sizes == own.sizes && state.taken.size() == own.taken.size() &&
-                    std::all_of(state.taken.begin(), state.taken.end(), [](int64_t taken) { return taken >= 0; });
-  const auto total = [](const std::vector<int64_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); };
-  VALIDATE(fits, ExitCode::bad_data, "the checkpoint's sampler belongs to other data (", state.sizes.size(), " streams with ",
-           total(state.sizes), " rows, now ", own.sizes.size(), " with ", total(own.sizes),
+  const bool fits =
+      state.sizes == own.sizes && state.taken.size() == own.taken.size() &&
+      std::all_of(state.taken.begin(), state.taken.end(), [](int64_t taken) { return taken >= 0; });
+  const auto total = [](const std::vector<int64_t>& sizes) {
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  };
+  VALIDATE(fits, ExitCode::bad_data, "the checkpoint's sampler belongs to other data (",
+           state.sizes.size(), " streams with ", total(state.sizes), " rows, now ",
+           own.sizes.size(), " with ", total(own.sizes),
            "): resume with the data files and weights of the run, or start a new run");
   for (size_t i = 0; i < streams_.size(); ++i) streams_[i].taken = state.taken[i];
 }

@@ -27,9 +27,10 @@ struct StoredPart {
   std::string StoredParts::*bytes;
   int64_t Progress::*total;
 };
-constexpr StoredPart stored_parts[] = {{"/experience/pending", &StoredParts::pending, &Progress::pending_bytes},
-                                       {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes},
-                                       {"/experience/dispatch", &StoredParts::dispatch, &Progress::dispatch_bytes}};
+constexpr StoredPart stored_parts[] = {
+    {"/experience/pending", &StoredParts::pending, &Progress::pending_bytes},
+    {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes},
+    {"/experience/dispatch", &StoredParts::dispatch, &Progress::dispatch_bytes}};
 
 // The fp32 arrays of a model that a checkpoint has, by the name of their group.
 struct Part {
@@ -52,21 +53,27 @@ std::string path_of(const SavedModel& saved, const Part& part, const base::Tenso
 std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine) {
   const auto sizes = world.gather_values(mine);
   const auto here = sizes.begin() + world.rank();
-  return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
+  return {std::accumulate(sizes.begin(), here, int64_t{0}),
+          std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
 }
 
 bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
   std::error_code error;
-  return std::filesystem::equivalent(normal_path(checkpoint).parent_path(), folder, error) && !error;
+  return std::filesystem::equivalent(normal_path(checkpoint).parent_path(), folder, error) &&
+         !error;
 }
 
 }  // namespace
 
 void before_mpi() { checkpoint::open_library_before_mpi(); }
 
-Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
-                             bool thread_multiple)
-    : options_(options), roles_(roles), folder_(folder), mirror_(device), schedule_(options.ckpt, roles.world.size()),
+Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& roles,
+                             const RunFolder& folder, at::Device device, bool thread_multiple)
+    : options_(options),
+      roles_(roles),
+      folder_(folder),
+      mirror_(device),
+      schedule_(options.ckpt, roles.world.size()),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {}
 
 Checkpointing::~Checkpointing() {
@@ -77,12 +84,14 @@ Checkpointing::~Checkpointing() {
 
 void Checkpointing::add(SavedModel model) {
   if (model.model && !mirror_.copies()) {
-    model.model->before_change([this, number = models_.size()](size_t parameter) { before_change(number, parameter); });
+    model.model->before_change(
+        [this, number = models_.size()](size_t parameter) { before_change(number, parameter); });
   }
   models_.push_back(std::move(model));
 }
 
-float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter) {
+float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t),
+                              size_t parameter) {
   const int64_t bytes = saved.model->own(parameter).elements() * int64_t{sizeof(float)};
   return static_cast<float*>(mirror_.add((saved.model->*array)(parameter), bytes));
 }
@@ -97,7 +106,8 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const Store
     for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
       for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
-        checkpoint::Dataset dataset{path_of(saved, part, tensor), tensor.shape, comm::DType::f32, {}, nullptr};
+        checkpoint::Dataset dataset{
+            path_of(saved, part, tensor), tensor.shape, comm::DType::f32, {}, nullptr};
         if (writes) {
           dataset.block = saved.model->own(p);
           dataset.data = on_host(saved, part.array, p);
@@ -111,7 +121,8 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const Store
     const std::string& bytes = parts.*part.bytes;
     const auto mine = static_cast<int64_t>(bytes.size());
     const auto [first, total] = byte_range(roles_.world, mine);
-    content.datasets.push_back({part.path, {total}, comm::DType::u8, {first, mine, 0, 1}, bytes.data()});
+    content.datasets.push_back(
+        {part.path, {total}, comm::DType::u8, {first, mine, 0, 1}, bytes.data()});
   }
   content.state = to_json(progress);
   return content;
@@ -119,7 +130,8 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const Store
 
 void Checkpointing::start(Progress progress, const StoredParts& parts) {
   parts_ = parts;
-  for (const StoredPart& part : stored_parts) progress.*part.total = roles_.world.sum(static_cast<int64_t>((parts.*part.bytes).size()));
+  for (const StoredPart& part : stored_parts)
+    progress.*part.total = roles_.world.sum(static_cast<int64_t>((parts.*part.bytes).size()));
   progress.resumed_from = obeyed_;
   auto saved = content(progress, parts_);
   mirror_.to_host();  // nothing on CPUs
@@ -133,10 +145,13 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   options.config_digest = learn::digest_of_text(progress.deck);
   options.version = TRIREME_VERSION;
   options.beat = [](const char*) { base::tick(); };
-  options.before_removal = [run = folder_.path()](int64_t step) { report::remove_export(run, checkpoint::folder_name(step)); };
+  options.before_removal = [run = folder_.path()](int64_t step) {
+    report::remove_export(run, checkpoint::folder_name(step));
+  };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
-  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options, most_aside());
+  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options,
+                 most_aside());
 }
 
 bool Checkpointing::holds(int64_t iteration) {
@@ -173,7 +188,8 @@ bool Checkpointing::finish(int64_t iteration) {
     committed(writer_->wait(), saving_);
   } catch (const UserError& error) {
     if (!checkpoint::SaveSchedule::may_pass(error.code())) throw;
-    const std::string news = schedule_.failed(error, std::exchange(saving_, -1), iteration, committed_);
+    const std::string news =
+        schedule_.failed(error, std::exchange(saving_, -1), iteration, committed_);
     if (roles_.world.rank() == 0) log::warning(news);
     return false;
   }
@@ -187,15 +203,20 @@ void Checkpointing::committed(const checkpoint::SaveReport& report, int64_t iter
   if (roles_.world.rank() != 0) return;
   checkpoint::link_best(folder_.checkpoints(), best_);
   log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
-                       base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds), writer_->copies_in_words()));
-  if (const std::string news = schedule_.changed_interval(last_save_seconds()); !news.empty()) log::info(news);
+                       base::human_bytes(static_cast<double>(report.bytes)), " in ",
+                       base::human_seconds(report.seconds), writer_->copies_in_words()));
+  if (const std::string news = schedule_.changed_interval(last_save_seconds()); !news.empty())
+    log::info(news);
 }
 
 int64_t Checkpointing::most_aside() const {
-  if (options_.ckpt.copy_aside == config::CopyAside::all) return std::numeric_limits<int64_t>::max();
+  if (options_.ckpt.copy_aside == config::CopyAside::all)
+    return std::numeric_limits<int64_t>::max();
   int64_t most = 0;
   for (const SavedModel& saved : models_) {
-    if (saved.model) most = std::max(most, saved.model->largest_stage() * int64_t{sizeof(float)} * std::ssize(parts_of(saved)));
+    if (saved.model)
+      most = std::max(most, saved.model->largest_stage() * int64_t{sizeof(float)} *
+                                std::ssize(parts_of(saved)));
   }
   return most;
 }
@@ -227,14 +248,20 @@ std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
   if (takes_named_checkpoint(how, folder_.checkpoints(), roles_.world)) {
     checkpoint::Reader reader(roles_.world, how);
     take(reader, lies_in(how, folder_.checkpoints()));
-    if (talks) log::info(base::text("ckpt.resume: starting from ", how, "; a restart goes on from what this run has saved by then"));
+    if (talks)
+      log::info(base::text("ckpt.resume: starting from ", how,
+                           "; a restart goes on from what this run has saved by then"));
     return progress;
   }
   if (talks && named) {
-    log::info(base::text("ckpt.resume = ", how, " was obeyed by an earlier start: going on from what the run has saved since (to go back again,",
-                         " move the checkpoints since then out of ", folder_.checkpoints().string(), ")"));
+    log::info(base::text("ckpt.resume = ", how,
+                         " was obeyed by an earlier start: going on from what the run has saved "
+                         "since (to go back again,",
+                         " move the checkpoints since then out of ", folder_.checkpoints().string(),
+                         ")"));
   }
-  checkpoint::load_newest(roles_.world, folder_.checkpoints(), [&](checkpoint::Reader& reader) { take(reader, true); });
+  checkpoint::load_newest(roles_.world, folder_.checkpoints(),
+                          [&](checkpoint::Reader& reader) { take(reader, true); });
   return progress;
 }
 
@@ -244,7 +271,9 @@ std::optional<Progress> Checkpointing::resume(StoredParts& parts) {
   if (!progress) return progress;
   committed_ = progress->iteration;
   best_ = progress->best.iteration;
-  if (roles_.world.rank() == 0) checkpoint::link_best(folder_.checkpoints(), best_);  // a crash may have come between the commit and the link
+  if (roles_.world.rank() == 0)
+    checkpoint::link_best(folder_.checkpoints(),
+                          best_);  // a crash may have come between the commit and the link
   return progress;
 }
 
@@ -258,12 +287,14 @@ Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {  // as content() goes: the mirror is the same, whoever takes it
+    for (size_t p = 0; p < saved.spec->parameters.size();
+         ++p) {  // as content() goes: the mirror is the same, whoever takes it
       const base::Block block = saved.model->own(p);
       if (block.empty()) continue;
       for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
-        requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block, on_host(saved, part.array, p)});
+        requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block,
+                            on_host(saved, part.array, p)});
       }
     }
   }

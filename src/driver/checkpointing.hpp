@@ -1,4 +1,5 @@
-// What of a run goes into a checkpoint, and back. Collective over world; only trainers hold tensors.
+// What of a run goes into a checkpoint, and back. Collective over world; only trainers hold
+// tensors.
 #pragma once
 
 #include <atomic>
@@ -10,20 +11,21 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/machine/host_mirror.hpp"
-#include "trireme/driver/progress.hpp"
-#include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/checkpoint/background.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/save_schedule.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/driver/progress.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
 
-// A model that is saved: /<name>/{weight,m,v,ema}/<tensor>. `model` is null on ranks that are no trainers.
+// A model that is saved: /<name>/{weight,m,v,ema}/<tensor>. `model` is null on ranks that are no
+// trainers.
 struct SavedModel {
   std::string name;
   const model::ModelSpec* spec = nullptr;
@@ -32,7 +34,8 @@ struct SavedModel {
   int64_t TrainingState::*steps = &TrainingState::actor_steps;  // its optimizer's
 };
 
-// Bytes beside the tensors. A save takes each rank's part; a start has the parts of all ranks, one behind the other, on rank 0.
+// Bytes beside the tensors. A save takes each rank's part; a start has the parts of all ranks, one
+// behind the other, on rank 0.
 struct StoredParts {
   std::string pending;     // rollout that waits for the next iteration
   std::string unfinished;  // iteration that a stop interrupted
@@ -41,54 +44,64 @@ struct StoredParts {
 
 class Checkpointing {
  public:
-  // Collective. What is saved of the models lives on `device` (state_device()); from a GPU it goes through host memory, which stays allocated
-  // for the run.
-  Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
-                bool thread_multiple);
+  // Collective. What is saved of the models lives on `device` (state_device()); from a GPU it goes
+  // through host memory, which stays allocated for the run.
+  Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
+                at::Device device, bool thread_multiple);
   ~Checkpointing();
 
   // In the order in which a step changes them: a save in the background is written in it.
   void add(SavedModel model);
 
-  // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when there is none or the deck
-  // says never. A name is obeyed once: what the run saves afterwards says so, and the next start goes on from there. `parts` receives the
-  // bytes that were stored. Collective.
+  // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when
+  // there is none or the deck says never. A name is obeyed once: what the run saves afterwards says
+  // so, and the next start goes on from there. `parts` receives the bytes that were stored.
+  // Collective.
   std::optional<Progress> resume(StoredParts& parts);
 
-  // Whether ckpt.interval is a time and it is over since the last save began. Local: one rank that says so is enough (comm::agree_to_stop).
-  bool time_is_due() const { return schedule_.time_is_due({saves(), last_save_seconds(), saving_ >= 0}); }
-  // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has come again.
+  // Whether ckpt.interval is a time and it is over since the last save began. Local: one rank that
+  // says so is enough (comm::agree_to_stop).
+  bool time_is_due() const {
+    return schedule_.time_is_due({saves(), last_save_seconds(), saving_ >= 0});
+  }
+  // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has
+  // come again.
   bool due(int64_t iteration) const { return schedule_.due(iteration); }
-  // Saves; in the background when the deck allows it and `wait` is false. A failure of files or memory becomes a warning and a count
-  // (ckpt.max_failures); with `wait` there is a second try, whose error is thrown. Every other error is thrown. Collective.
+  // Saves; in the background when the deck allows it and `wait` is false. A failure of files or
+  // memory becomes a warning and a count (ckpt.max_failures); with `wait` there is a second try,
+  // whose error is thrown. Every other error is thrown. Collective.
   void save(const Progress& progress, const StoredParts& parts, bool wait);
-  // Whether what stands behind `iteration` is committed already; waits for a save in progress. Collective.
+  // Whether what stands behind `iteration` is committed already; waits for a save in progress.
+  // Collective.
   bool holds(int64_t iteration);
-  // What became of a save in the background, as soon as every rank knows: says that it was committed, or that it failed and when it is
-  // tried again. After `iteration`; collective.
+  // What became of a save in the background, as soon as every rank knows: says that it was
+  // committed, or that it failed and when it is tried again. After `iteration`; collective.
   void look_after_save(int64_t iteration);
   // Saves of this process that failed.
   int64_t failures() const { return schedule_.failures(); }
   // Seconds that saves have held this rank's main thread up since the last call.
   double take_stall() { return std::exchange(stalled_, 0.0); }
 
-  // Iteration of the checkpoint that the run began with, -1: from nothing; nullopt: resume() is not done yet. Any thread.
+  // Iteration of the checkpoint that the run began with, -1: from nothing; nullopt: resume() is not
+  // done yet. Any thread.
   std::optional<int64_t> began_behind() const;
 
   // Iteration of the last checkpoint that is committed for certain; -1: none.
   int64_t committed() const { return committed_; }
-  // Saves that were committed by this process, and how long the last took from its start to the commit. A save in the background
-  // counts as soon as it is done.
+  // Saves that were committed by this process, and how long the last took from its start to the
+  // commit. A save in the background counts as soon as it is done.
   int64_t saves() const { return writer_->committed(); }
   double last_save_seconds() const { return writer_->last_seconds().value_or(0); }
   bool busy() const { return writer_->busy(); }
 
  private:
   // The host's view of an array of this rank; null where there is none.
-  float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter);
+  float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t),
+                 size_t parameter);
   checkpoint::Content content(const Progress& progress, const StoredParts& parts);
   void start(Progress progress, const StoredParts& parts);
-  // Waits for the save in progress. False: it failed, and may be tried again from what `iteration` leaves.
+  // Waits for the save in progress. False: it failed, and may be tried again from what `iteration`
+  // leaves.
   bool finish(int64_t iteration);
   void committed(const checkpoint::SaveReport& report, int64_t iteration);
   // Before the optimizer changes a parameter of a model: what a save may still read of it. Local.
@@ -105,13 +118,13 @@ class Checkpointing {
   machine::HostMirror mirror_;  // before the writer, which reads it
   checkpoint::SaveSchedule schedule_;
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
-  StoredParts parts_;     // stay alive while the writer reads them
+  StoredParts parts_;                  // stay alive while the writer reads them
   std::vector<size_t> first_dataset_;  // of each model in a save
   int64_t saving_ = -1;
   int64_t committed_ = -1;
   double stalled_ = 0;
-  int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
-  std::string obeyed_;  // ckpt.resume's checkpoint, for what is saved
+  int64_t best_ = -1;                                 // iteration that ckpt.best_metric prefers
+  std::string obeyed_;                                // ckpt.resume's checkpoint, for what is saved
   std::optional<checkpoint::Position> resumed_from_;  // in the run's own folder
   static constexpr int64_t unknown = -2;
   std::atomic<int64_t> began_behind_{unknown};

@@ -1,10 +1,10 @@
 #include "trireme/driver/gpu.hpp"
 
-#include "trireme/machine/device.hpp"
 #include "trireme/comm/device_exchange.hpp"
 #include "trireme/kernels/device_graph.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_product.hpp"
+#include "trireme/machine/device.hpp"
 
 namespace trireme::driver {
 

@@ -1,22 +1,26 @@
 #include "driver/models.hpp"
 
-#include "trireme/machine/host_mirror.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/comm/agree.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 
-std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const model::ModelSpec& spec, at::Device device,
+std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
+                                                 const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options) {
-  const bool sums = options.training == zero::Training::trainable && mesh.size(comm::Axis::data) > 1;
+  const bool sums =
+      options.training == zero::Training::trainable && mesh.size(comm::Axis::data) > 1;
   const auto copies = sums ? std::optional(mesh.along(comm::Axis::data)) : std::nullopt;
-  return std::make_unique<zero::ShardedModel>(spec, mesh.along(comm::Axis::shard), copies, device, std::move(options));
+  return std::make_unique<zero::ShardedModel>(spec, mesh.along(comm::Axis::shard), copies, device,
+                                              std::move(options));
 }
 
-void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+void export_model(const config::Options& options, const comm::Roles& roles,
+                  const model::ModelSpec& spec, zero::ShardedModel* model,
                   const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   model::ModelExport exported(folder, spec,
@@ -30,7 +34,8 @@ void export_model(const config::Options& options, const comm::Roles& roles, cons
           if (block.empty()) continue;
           machine::HostMirror host(model->state_device());  // one parameter at a time
           const float* shard = which == Weights::average ? model->average(p) : model->master(p);
-          const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
+          const auto* values =
+              static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
           host.to_host();
           exported.write(p, block, values);
           base::tick();
@@ -43,7 +48,8 @@ void export_model(const config::Options& options, const comm::Roles& roles, cons
     if (roles.world.rank() == 0) exported.discard();
     throw;
   }
-  if (roles.world.rank() == 0) log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
+  if (roles.world.rank() == 0)
+    log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
 }
 
 }  // namespace trireme::driver

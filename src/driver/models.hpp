@@ -14,14 +14,19 @@
 
 namespace trireme::driver {
 
-// A model cut along the mesh's shards; a trainable one sums its gradients over the copies along `data`, too. Collective over the mesh.
-std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const model::ModelSpec& spec, at::Device device,
+// A model cut along the mesh's shards; a trainable one sums its gradients over the copies along
+// `data`, too. Collective over the mesh.
+std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
+                                                 const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options);
 
-// Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
-// `model` is null on ranks that are no trainers. `type`: of the weights in the files.
+// Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its
+// own rows. Collective over world. `model` is null on ranks that are no trainers. `type`: of the
+// weights in the files.
 enum class Weights : uint8_t { trained, average };
-void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
+void export_model(const config::Options& options, const comm::Roles& roles,
+                  const model::ModelSpec& spec, zero::ShardedModel* model,
+                  const std::filesystem::path& folder, model::StoredType type,
+                  Weights which = Weights::trained);
 
 }  // namespace trireme::driver

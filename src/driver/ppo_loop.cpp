@@ -5,15 +5,15 @@
 #include <algorithm>
 
 #include "driver/role_metrics.hpp"
-#include "trireme/learn/iteration_numbers.hpp"
-#include "trireme/config/refuse.hpp"
-#include "trireme/learn/same_inputs.hpp"
-#include "trireme/report/sample_log.hpp"
-#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/config/refuse.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/ppo/minibatches.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -30,7 +30,8 @@ int64_t steps_of(const config::Options& options, int64_t sequences) {
   return options.train.max_epochs * ppo::optimizer_steps(sequences, options.train.batch_size);
 }
 
-// Versions that a token may be older than the trainers' weights: what dynamic filtering has left over waits for one iteration.
+// Versions that a token may be older than the trainers' weights: what dynamic filtering has left
+// over waits for one iteration.
 int64_t oldest_age(const config::Options& options) {
   return options.train.async_depth + (options.algo.dynamic_filtering_enable ? 1 : 0);
 }
@@ -44,21 +45,28 @@ std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokeniz
   return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
-learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles, const data::PromptSet& prompts,
+learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles,
+                        const data::PromptSet& prompts,
                         const std::optional<learn::PretrainingTexts>& texts) {
   if (!run.leads()) return {};
-  learn::Inputs inputs = learn::common_inputs(run.options, run.command, tokenizer, roles.actor_start.spec.shape);
+  learn::Inputs inputs =
+      learn::common_inputs(run.options, run.command, tokenizer, roles.actor_start.spec.shape);
   // The checkpoint has the critic's weights.
-  if (roles.critic_start && !run.options.critic.path.empty()) inputs.emplace_back("critic.path", learn::digest_of(roles.critic_start->spec.shape));
+  if (roles.critic_start && !run.options.critic.path.empty())
+    inputs.emplace_back("critic.path", learn::digest_of(roles.critic_start->spec.shape));
   inputs.emplace_back("data.prompt_dataset", learn::digest_of(prompts));
-  inputs.emplace_back("data.prompt_dataset.fields", learn::digest_of_fields(prompts));  // ckpt.allow_changes = "data.prompt_dataset" is for both
+  inputs.emplace_back(
+      "data.prompt_dataset.fields",
+      learn::digest_of_fields(prompts));  // ckpt.allow_changes = "data.prompt_dataset" is for both
   if (texts) inputs.emplace_back("data.pretrain_dataset", learn::digest_of(texts->rows()));
   return inputs;
 }
 
-std::optional<learn::PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
+std::optional<learn::PretrainingTexts> load_texts(const Run& run,
+                                                  const text::Tokenizer& tokenizer) {
   if (run.options.actor.ptx_coef <= 0) return std::nullopt;
-  return learn::PretrainingTexts(run.options, tokenizer, run.roles.world, run.roles.trainers.batch());
+  return learn::PretrainingTexts(run.options, tokenizer, run.roles.world,
+                                 run.roles.trainers.batch());
 }
 
 }  // namespace
@@ -66,8 +74,10 @@ std::optional<learn::PretrainingTexts> load_texts(const Run& run, const text::To
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : run_(options, session, config::Command::ppo),
       tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
-      prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
-      sampler_(learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
+      prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_,
+                                   run_.roles.world)),
+      sampler_(
+          learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
       pretraining_(load_texts(run_, tokenizer_)),
@@ -83,28 +93,35 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
 
 Progress PpoLoop::resume_or_start() {
   roles_.load();
-  auto [progress, parts, resumed] = control_.resume_or_begin(schedule_steps(run_.options, iterations_));
+  auto [progress, parts, resumed] =
+      control_.resume_or_begin(schedule_steps(run_.options, iterations_));
   if (resumed) {
     sampler_.restore(progress.sampler);
-    if (pretraining_ && !progress.ptx_sampler.taken.empty()) pretraining_->restore(progress.ptx_sampler);
+    if (pretraining_ && !progress.ptx_sampler.taken.empty())
+      pretraining_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
     rollouts_.restore(parts, progress);
-    if (progress.unfinished_bytes > 0) unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
+    if (progress.unfinished_bytes > 0)
+      unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
   } else {
     progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
     progress.version = 1;  // the weights that the run starts from
   }
   if (run_.leads()) {
     // Behind the last optimizer step nothing writes the samples of the unfinished iteration again.
-    const int64_t last = progress.phase == phase::evaluate ? progress.checkpoint_step() : progress.iteration;
-    report::side_output("samples.jsonl", [&] { report::trim_sample_log(run_.folder.path() / "samples.jsonl", last); });
+    const int64_t last =
+        progress.phase == phase::evaluate ? progress.checkpoint_step() : progress.iteration;
+    report::side_output("samples.jsonl", [&] {
+      report::trim_sample_log(run_.folder.path() / "samples.jsonl", last);
+    });
   }
   return progress;
 }
 
 ExitCode PpoLoop::run() {
   Progress progress = resume_or_start();  // collective: all ranks agree where they stand
-  sync_weights(progress);                 // trainers -> generators: the weights that the first rollout samples from
+  sync_weights(
+      progress);  // trainers -> generators: the weights that the first rollout samples from
   run_.starting.reset();
   while (control_.goes_on(progress.iteration)) {
     const base::Stopwatch watch;
@@ -117,7 +134,8 @@ ExitCode PpoLoop::run() {
     progress.iteration = iteration;
     roles_.add_metrics(metrics);
     control_.report(metrics, progress, watch.seconds());
-    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
+    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds()))
+      return *code;  // stopped; saves when it is time
   }
   return control_.finish(progress);
 }
@@ -128,24 +146,31 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   if (auto unfinished = std::exchange(unfinished_, std::nullopt)) {
     if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
   } else {
-    std::optional<Samples> samples = rollouts_.collect(progress, metrics);  // generators write, reward ranks score what is finished
+    std::optional<Samples> samples = rollouts_.collect(
+        progress, metrics);  // generators write, reward ranks score what is finished
     if (!samples) return leave_inside(phase::reward, progress, metrics, nullptr);
     {
       const trace::Phase phase{"report", iteration};
-      learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
-      learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
+      learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options),
+                                 run_.options.max_len(), metrics);
+      learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options),
+                           metrics);
     }
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
-    if (run_.options.train.async_depth > 0) rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
-    auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
+    if (run_.options.train.async_depth > 0)
+      rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
+    auto learning = begin_learning(std::move(rollout.samples), rollout.sequences,
+                                   progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.sequences, progress, metrics)) {
       const bool scored = run_.roles.world.all(!learning || !learning->left);
       if (!scored) rollouts_.take_from_trainers(*samples, iteration);
-      return leave_inside(scored ? phase::train : phase::reward, progress, metrics, scored && learning ? &*learning : nullptr);
+      return leave_inside(scored ? phase::train : phase::reward, progress, metrics,
+                          scored && learning ? &*learning : nullptr);
     }
   }
   sync_weights(progress);  // trainers -> generators
-  if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics)) return leave_inside(phase::evaluate, progress, metrics, nullptr);
+  if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics))
+    return leave_inside(phase::evaluate, progress, metrics, nullptr);
   progress.sampler = sampler_.state();
   rollouts_.remember(progress);
   if (pretraining_) progress.ptx_sampler = pretraining_->state();
@@ -154,7 +179,8 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   return std::nullopt;
 }
 
-std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics) {
+std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, Progress& progress,
+                                                 report::IterationMetrics& metrics) {
   metrics.values = std::move(unfinished.metrics);
   metrics.tokens = unfinished.tokens;
   if (unfinished.phase == phase::evaluate) return std::nullopt;
@@ -163,13 +189,16 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
   std::optional<learn::Learning> learning;
   if (roles_.trainer) {
     const comm::CommView trainers = run_.roles.trainers.all();
-    learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
+    learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(),
+                                  trainers.size());
   }
   if (learn(learning, rollout.sequences, progress, metrics)) return std::nullopt;
   return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
 }
 
-ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning) {
+ExitCode PpoLoop::leave_inside(const char* phase, Progress progress,
+                               const report::IterationMetrics& metrics,
+                               const learn::Learning* learning) {
   const bool before_learning = phase == std::string_view(phase::reward);
   const bool nothing = before_learning && !rollouts_.waiting();  // the rollout is made again
   progress.phase = nothing ? phase::between : phase;
@@ -177,11 +206,15 @@ ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const repor
     progress.sampler = sampler_.state();
     rollouts_.remember(progress);
   }
-  if (pretraining_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = pretraining_->state();
-  return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
+  if (pretraining_ && phase == std::string_view(phase::evaluate))
+    progress.ptx_sampler = pretraining_->state();
+  return control_.leave_inside(
+      progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
-std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress) {
+std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
+                                                       const learn::SequenceList& sequences,
+                                                       const Progress& progress) {
   const trace::Phase phase{"train", progress.iteration + 1};
   run_.context.begin("train", progress.iteration + 1, iterations_);
   roles_.release_caches();
@@ -189,45 +222,64 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
-  const auto between = [this] { rollouts_.between_micro_batches_of(run_.roles.trainers.all(), rollouts_.can_take_from_trainers()); };
-  const auto mismatch = trainer->score(learning.experience, progress.version, between);  // log-probs, values
+  const auto between = [this] {
+    rollouts_.between_micro_batches_of(run_.roles.trainers.all(),
+                                       rollouts_.can_take_from_trainers());
+  };
+  const auto mismatch =
+      trainer->score(learning.experience, progress.version, between);  // log-probs, values
   learning.left = !mismatch;
   if (learning.left) return learning;
   learning.mismatch = *mismatch;
-  learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
+  learning.pipeline = learn::totals_of(trainer->advantages(
+      learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
   if (const auto bound = run_.options.algo.advantage.mask_older_than) {
-    learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
+    learning.pipeline.masked_tokens =
+        static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
   }
   return learning;
 }
 
-bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, Progress& progress, report::IterationMetrics& metrics) {
+bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
+                    Progress& progress, report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  UpdateSettings settings{.iteration = metrics.iteration - 1,
-                          .kl_coefficient = progress.training.kl_coefficient,
-                          .before_step = [this] { rollouts_.poll(); },
-                          .between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
-                          .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) { bad_batches_.save(step, iteration, number); },
-                          .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
-  if (pretraining_) rollouts_.meet(roles_.trainer == nullptr);  // generators that still write need the others to take it, not to sum
-  if (pretraining_) settings.pretraining = pretraining_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
+  UpdateSettings settings{
+      .iteration = metrics.iteration - 1,
+      .kl_coefficient = progress.training.kl_coefficient,
+      .before_step = [this] { rollouts_.poll(); },
+      .between =
+          [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
+      .skipped = [this, iteration = metrics.iteration](
+                     const learn::UpdateStep& step,
+                     int64_t number) { bad_batches_.save(step, iteration, number); },
+      .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
+  if (pretraining_)
+    rollouts_.meet(roles_.trainer ==
+                   nullptr);  // generators that still write need the others to take it, not to sum
+  if (pretraining_)
+    settings.pretraining = pretraining_->draw(
+        steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
-    finished = !learning->left && trainer->take_steps(learning->experience, sequences, settings, update);  // epochs, optimizer steps
+    finished = !learning->left && trainer->take_steps(learning->experience, sequences, settings,
+                                                      update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
       roles_.check_replicas(metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
-      learn::add_training_metrics(run_.options, run_.roles.trainers.batch(), settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);
+      learn::add_training_metrics(run_.options, run_.roles.trainers.batch(),
+                                  settings.kl_coefficient, learning->pipeline, learning->mismatch,
+                                  update, kl, metrics);
       state = trainer->next_state(settings.kl_coefficient, kl);
     } else {
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  // What a trainer's own generator may read in place is already of the next version, which the sync announces: it writes nothing before that.
+  // What a trainer's own generator may read in place is already of the next version, which the sync
+  // announces: it writes nothing before that.
   rollouts_.meet(roles_.trainer == nullptr);
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);

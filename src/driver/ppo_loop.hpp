@@ -1,16 +1,17 @@
-// PPO and its relatives. Read run() first: it is the algorithm, and says which ranks do what and where they meet.
+// PPO and its relatives. Read run() first: it is the algorithm, and says which ranks do what and
+// where they meet.
 #pragma once
 
 #include <optional>
 
-#include "trireme/learn/bad_batches.hpp"
-#include "trireme/learn/datasets.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/rollout_phase.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
-#include "trireme/learn/unfinished.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/learn/bad_batches.hpp"
+#include "trireme/learn/datasets.hpp"
+#include "trireme/learn/unfinished.hpp"
 
 namespace trireme::driver {
 
@@ -27,14 +28,21 @@ class PpoLoop {
   Progress resume_or_start();
   // One iteration. The exit code of a run that was asked to stop inside it.
   std::optional<ExitCode> iterate(Progress& progress, report::IterationMetrics& metrics);
-  // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does first.
-  std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics);
+  // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does
+  // first.
+  std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress,
+                                          report::IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
-  std::optional<learn::Learning> begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress);
-  // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
-  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, Progress& progress, report::IterationMetrics& metrics);
+  std::optional<learn::Learning> begin_learning(Samples samples,
+                                                const learn::SequenceList& sequences,
+                                                const Progress& progress);
+  // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of
+  // them.
+  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
+             Progress& progress, report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
-  ExitCode leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning);
+  ExitCode leave_inside(const char* phase, Progress progress,
+                        const report::IterationMetrics& metrics, const learn::Learning* learning);
   void sync_weights(const Progress& progress);
 
   Run run_;
@@ -46,9 +54,10 @@ class PpoLoop {
   std::optional<learn::PretrainingTexts> pretraining_;  // actor.ptx_coef
   PpoRoles roles_;
   RolloutPhase rollouts_;
-  std::optional<learn::Unfinished> unfinished_;  // what an earlier start has done of the first iteration
+  std::optional<learn::Unfinished>
+      unfinished_;  // what an earlier start has done of the first iteration
   learn::BadBatches bad_batches_;
-  RunControl control_;              // last: it saves what stands above
+  RunControl control_;  // last: it saves what stands above
 };
 
 }  // namespace trireme::driver

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "trireme/machine/device.hpp"
 #include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/report/exports.hpp"
 #include "trireme/rollout/generation_metrics.hpp"
@@ -18,7 +18,8 @@
 
 namespace trireme::driver {
 
-PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps)
+PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
+                   int64_t schedule_steps)
     : run(of_run), actor_start(learn::actor_start(run.options)) {
   const config::Options& options = run.options;
   const comm::Roles& roles = run.roles;
@@ -26,11 +27,14 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (options.has_critic()) critic_start = learn::critic_start(options, actor_start);
   learn::check_positions(options, actor_start, critic_start);
   if (roles.reward) {
-    scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
-                                            [this] { return run.context.stop_wanted(); });
+    scorer = std::make_unique<reward::Scorer>(
+        options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer,
+        run.folder.path() / "logs", run.device, [this] { return run.context.stop_wanted(); });
   }
-  machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins of the scorer
-  run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
+  machine::use_device(run.device, options.train.deterministic,
+                      roles.world);  // after the plugins of the scorer
+  run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
+                   critic_start ? &critic_start->spec : nullptr, run.device);
   if (roles.reward) {
     scorer->make_sources();
     if (options.needs_reference()) {
@@ -40,39 +44,50 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   }
   if (roles.trainer) {
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
-    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, run.memory, schedule_steps);
+    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device,
+                                        run.threads.trainer, run.memory, schedule_steps);
   }
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
-    generator = std::make_unique<rollout::Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator, shared);
+    generator = std::make_unique<rollout::Generator>(options, roles, actor_start.spec, tokenizer,
+                                                     run.device, run.threads.generator, shared);
   }
   start_generators(prompts);
   compare_numerics();
-  weight_bridge_ = std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
-                                                 !roles.world.all(!roles.generator || shared.empty()));
+  weight_bridge_ =
+      std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
+                                     !roles.world.all(!roles.generator || shared.empty()));
 }
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {
   const comm::Roles& roles = run.roles;
   const std::vector<int> here = machine::ranks_on_device(roles.world, roles.topology, run.device);
-  const bool beside_trainers = trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
-  // With partial rollouts on the same rank, too: new weights come before the next token, and keys and values are computed again anyway. The ranks of
-  // a larger replica keep theirs: some of them may not train, and all have to run the same sequences.
-  const bool stands_still = trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
+  const bool beside_trainers =
+      trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
+  // With partial rollouts on the same rank, too: new weights come before the next token, and keys
+  // and values are computed again anyway. The ranks of a larger replica keep theirs: some of them
+  // may not train, and all have to run the same sequences.
+  const bool stands_still =
+      trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
   const bool take_turns = run.options.train.async_depth == 0 ? beside_trainers : stands_still;
   caches_take_turns_ = generator && take_turns;
-  roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
-  run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
+  roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is
+                          // what they leave
+  run.threads.trainer.use();  // the generator compares its sums with those of training, made as
+                              // training makes them
   if (generator) {
-    generator->start(machine::free_memory(run.device) / std::max<int64_t>(1, machine::count_here(here, roles.map.generator)));
+    generator->start(machine::free_memory(run.device) /
+                     std::max<int64_t>(1, machine::count_here(here, roles.map.generator)));
     if (roles.world.rank() == roles.map.generator.front()) {
       for (const auto& line : generator->describe()) log::info("generator: " + line);
     }
   }
-  const int64_t least = roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
-  const auto shortage = plan::kv_shortage(plan::kv_need(run.options, rollout::mean_prompt_tokens(prompts), roles.replicas()), least,
-                                    plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel(),
-                                                             config::bytes_per_element(run.options.model.compute())));
+  const int64_t least =
+      roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
+  const auto shortage = plan::kv_shortage(
+      plan::kv_need(run.options, rollout::mean_prompt_tokens(prompts), roles.replicas()), least,
+      plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel(),
+                               config::bytes_per_element(run.options.model.compute())));
   if (run.leads() && !shortage.empty()) log::warning(shortage);
 }
 
@@ -81,9 +96,11 @@ void PpoRoles::compare_numerics() {
   std::string orders;
   if (generator) differences = generator->differences_from_training();
   if (run.device.is_cpu() && (trainer || generator)) {
-    orders = learn::summation_orders(actor_start.spec.shape, run.options.model.compute(), run.options.model.logits());
+    orders = learn::summation_orders(actor_start.spec.shape, run.options.model.compute(),
+                                     run.options.model.logits());
   }
-  const learn::OldLogProbs old_log_probs(run.options, learn::bit_differences(run.roles.world, differences, orders));
+  const learn::OldLogProbs old_log_probs(
+      run.options, learn::bit_differences(run.roles.world, differences, orders));
   if (trainer) trainer->set_old_log_probs(old_log_probs);
   if (run.leads()) log::info(old_log_probs.describe());
 }
@@ -98,20 +115,25 @@ void PpoRoles::load() {
 std::vector<SavedModel> PpoRoles::saved() const {
   std::vector<SavedModel> models;
   if (critic_start) {
-    models.push_back({"critic", &critic_start->spec, trainer ? trainer->critic() : nullptr, false, &TrainingState::critic_steps});
+    models.push_back({"critic", &critic_start->spec, trainer ? trainer->critic() : nullptr, false,
+                      &TrainingState::critic_steps});
   }
-  models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr, run.options.train.enable_ema});
+  models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr,
+                    run.options.train.enable_ema});
   return models;
 }
 
 void PpoRoles::sync_weights(int64_t version) {
-  last_sync_ = weight_bridge_->totals(weight_bridge_->run(version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr));
+  last_sync_ = weight_bridge_->totals(weight_bridge_->run(
+      version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr));
   if (!run.leads()) return;
   if (last_sync_.moved()) {
     log::info(weightsync::describe(last_sync_));
   } else {
-    log::debug(base::text("weight sync ", version, ": generators read the trainers' weights in shared memory, 0 bytes copied, in ",
-                          base::human_seconds(last_sync_.seconds)));
+    log::debug(
+        base::text("weight sync ", version,
+                   ": generators read the trainers' weights in shared memory, 0 bytes copied, in ",
+                   base::human_seconds(last_sync_.seconds)));
   }
 }
 
@@ -125,15 +147,18 @@ void PpoRoles::release_caches() {
   generator->release_cache();
   const int64_t caches = held - machine::held_memory(run.device);
   // All of them come with the next sync, unless it sends what has changed only.
-  if (!sends_deltas(run.options, run.roles)) trace::count("generator_weight_bytes_given_back", generator->weights().release());
-  if (!run.device.is_cpu() && !trainer) machine::give_back_unused(run.device);  // another process waits for it
+  if (!sends_deltas(run.options, run.roles))
+    trace::count("generator_weight_bytes_given_back", generator->weights().release());
+  if (!run.device.is_cpu() && !trainer)
+    machine::give_back_unused(run.device);  // another process waits for it
   trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, caches));
 }
 
 void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   const trace::Phase phase{"report", metrics.iteration};
   add_thread_metrics(run.roles.world, run.threads, trainer.get(), generator.get(), metrics);
-  if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
+  if (const int64_t healed = weight_bridge_->healed(); healed > 0)
+    metrics.set("healed_syncs", static_cast<double>(healed));
   add_sync_metrics(last_sync_, metrics);
   if (run.options.has_plugins()) reward::add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
@@ -144,18 +169,22 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (const auto& rings = *run.roles.rings; rings.bytes() > 0) {
     zero::MemoryUse use;
     use.weights = rings.bytes(comm::RingMemory::weights);
-    use.exchange = rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
+    use.exchange =
+        rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
     models.emplace_back("rings", use);
   }
-  const auto work = run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;
-  rollout::add_generation_metrics(run.roles.world, work ? &*work : nullptr, run.options.generate.max_batch, metrics);
+  const auto work =
+      run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;
+  rollout::add_generation_metrics(run.roles.world, work ? &*work : nullptr,
+                                  run.options.generate.max_batch, metrics);
   const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
   add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
 }
 
 void PpoRoles::check_replicas(int64_t iteration) const {
   const int64_t every = run.options.train.replica_check;
-  if (every == 0 || iteration % every != 0 || run.roles.trainers.size(comm::Axis::data) == 1) return;
+  if (every == 0 || iteration % every != 0 || run.roles.trainers.size(comm::Axis::data) == 1)
+    return;
   const comm::CommView replicas = run.roles.trainers.along(comm::Axis::data);
   const int rank = run.roles.world.rank();
   zero::require_equal_replicas(replicas, rank, "actor", trainer->actor());
@@ -169,11 +198,12 @@ void PpoRoles::export_trained(const std::string& name) const {
   const auto folder = run.folder.path();
   export_model(options, run.roles, spec, actor, folder / name, run.export_type(spec));
   if (options.train.enable_ema) {
-    export_model(options, run.roles, spec, actor, folder / (name + report::ema_suffix), run.export_type(spec), Weights::average);
+    export_model(options, run.roles, spec, actor, folder / (name + report::ema_suffix),
+                 run.export_type(spec), Weights::average);
   }
   if (!options.critic.save_value_network || !critic_start) return;
-  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, folder / (name + report::critic_suffix),
-               run.export_type(critic_start->spec));
+  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr,
+               folder / (name + report::critic_suffix), run.export_type(critic_start->spec));
 }
 
 }  // namespace trireme::driver

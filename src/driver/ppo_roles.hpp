@@ -7,22 +7,23 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "trireme/rollout/generator.hpp"
-#include "trireme/report/iteration_metrics.hpp"
-#include "trireme/learn/model_start.hpp"
 #include "driver/run.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/learn/model_start.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/scorer.hpp"
+#include "trireme/rollout/generator.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
 
 struct PpoRoles {
-  // Starts plugins, then the device, then the models; sizes the KV caches by what the weights of all roles leave. The actor's weights are
-  // not loaded yet. Collective over world.
-  PpoRoles(Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps);
+  // Starts plugins, then the device, then the models; sizes the KV caches by what the weights of
+  // all roles leave. The actor's weights are not loaded yet. Collective over world.
+  PpoRoles(Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
+           int64_t schedule_steps);
   PpoRoles(const PpoRoles&) = delete;
 
   // The weights that a new run starts from. Collective over the trainers.
@@ -31,15 +32,18 @@ struct PpoRoles {
   std::vector<SavedModel> saved() const;
   // Trainers to generators. Collective over world.
   void sync_weights(int64_t version);
-  // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the last call, the last sync of
-  // weights, syncs that had to be repeated. Collective over world.
+  // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the
+  // last call, the last sync of weights, syncs that had to be repeated. Collective over world.
   void add_metrics(report::IterationMetrics& metrics) const;
-  // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout, and on GPUs their weights, until
-  // the next sync, where that sends all of them; unless the memory plan has room for them. Local.
+  // Before the trainers work: generators that share memory with them give their KV caches back,
+  // until the next rollout, and on GPUs their weights, until the next sync, where that sends all of
+  // them; unless the memory plan has room for them. Local.
   void release_caches();
-  // Where train.replica_check is due: throws when copies of the trained models are not equal. On the trainers; collective over them.
+  // Where train.replica_check is due: throws when copies of the trained models are not equal. On
+  // the trainers; collective over them.
   void check_replicas(int64_t iteration) const;
-  // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.
+  // The actor, its moving average and the critic, as far as the deck wants them. Collective over
+  // world.
   void export_trained(const std::string& name) const;
 
   Run& run;
@@ -57,7 +61,8 @@ struct PpoRoles {
 
   std::unique_ptr<WeightBridge> weight_bridge_;
   weightsync::SyncTotals last_sync_;
-  bool caches_take_turns_ = false;  // with training, of this rank: what its KV cache takes, training could use
+  bool caches_take_turns_ =
+      false;  // with training, of this rank: what its KV cache takes, training could use
 };
 
 }  // namespace trireme::driver

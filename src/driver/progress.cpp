@@ -1,8 +1,8 @@
 #include "trireme/driver/progress.hpp"
 
 #include <limits>
-#include <tuple>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/reader.hpp"
@@ -11,10 +11,14 @@ namespace trireme::driver {
 
 namespace {
 
-nlohmann::json to_object(const data::SamplerState& sampler) { return {{"sizes", sampler.sizes}, {"taken", sampler.taken}}; }
+nlohmann::json to_object(const data::SamplerState& sampler) {
+  return {{"sizes", sampler.sizes}, {"taken", sampler.taken}};
+}
 
 // JSON has no NaN, and null in its place.
-double number(const nlohmann::json& value) { return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>(); }
+double number(const nlohmann::json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
 
 void read(const nlohmann::json& object, data::SamplerState& sampler) {
   object.at("sizes").get_to(sampler.sizes);
@@ -28,35 +32,39 @@ nlohmann::json to_array(const std::vector<CarriedPrompt>& carried) {
 }
 
 void read(const nlohmann::json& array, std::vector<CarriedPrompt>& carried) {
-  for (const auto& one : array) carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
+  for (const auto& one : array)
+    carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
 }
 
 }  // namespace
 
 std::string to_json(const Progress& p) {
-  return nlohmann::json{{"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
-                        {"version", p.version},
-                        {"actor_steps", p.training.actor_steps},
-                        {"critic_steps", p.training.critic_steps},
-                        {"schedule_steps", p.schedule_steps},
-                        {"kl_coefficient", p.training.kl_coefficient},
-                        {"metrics_cursor", p.metrics_cursor},
-                        {"skipped_prompts", p.skipped_prompts},
-                        {"informative_share", p.filter.share_before},
-                        {"filter", {p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative, p.filter.complaints}},
-                        {"pending_bytes", p.pending_bytes},
-                        {"unfinished_bytes", p.unfinished_bytes},
-                        {"dispatch_bytes", p.dispatch_bytes},
-                        {"carried", to_array(p.carried)},
-                        {"sampler", to_object(p.sampler)},
-                        {"ptx_sampler", to_object(p.ptx_sampler)},
-                        {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
-                        {"rewards", p.rewards},
-                        {"command", p.command},
-                        {"deck", p.deck},
-                        {"inputs", p.inputs},
-                        {"resumed_from", p.resumed_from},
-                        {"compute_type", p.compute_type}}
+  return nlohmann::json{
+      {"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
+      {"version", p.version},
+      {"actor_steps", p.training.actor_steps},
+      {"critic_steps", p.training.critic_steps},
+      {"schedule_steps", p.schedule_steps},
+      {"kl_coefficient", p.training.kl_coefficient},
+      {"metrics_cursor", p.metrics_cursor},
+      {"skipped_prompts", p.skipped_prompts},
+      {"informative_share", p.filter.share_before},
+      {"filter",
+       {p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative, p.filter.complaints}},
+      {"pending_bytes", p.pending_bytes},
+      {"unfinished_bytes", p.unfinished_bytes},
+      {"dispatch_bytes", p.dispatch_bytes},
+      {"carried", to_array(p.carried)},
+      {"sampler", to_object(p.sampler)},
+      {"ptx_sampler", to_object(p.ptx_sampler)},
+      {"best",
+       {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
+      {"rewards", p.rewards},
+      {"command", p.command},
+      {"deck", p.deck},
+      {"inputs", p.inputs},
+      {"resumed_from", p.resumed_from},
+      {"compute_type", p.compute_type}}
       .dump();
 }
 
@@ -80,10 +88,13 @@ Progress progress_from_json(const std::string& text) {
     p.dispatch_bytes = json.value("dispatch_bytes", int64_t{0});
     p.filter.share_before = json.value("informative_share", 1.0);
     using Counts = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
-    if (json.contains("filter")) std::tie(p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative, p.filter.complaints) = json.at("filter").get<Counts>();
+    if (json.contains("filter"))
+      std::tie(p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative,
+               p.filter.complaints) = json.at("filter").get<Counts>();
     if (json.contains("carried")) read(json.at("carried"), p.carried);  // not in older checkpoints
     read(json.at("sampler"), p.sampler);
-    if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
+    if (json.contains("ptx_sampler"))
+      read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
     if (json.contains("best")) {
       const auto& best = json.at("best");
       best.at("metric").get_to(p.best.metric);
@@ -99,7 +110,8 @@ Progress progress_from_json(const std::string& text) {
     return p;
   } catch (const nlohmann::json::exception& error) {
     // Its digest fits, so it is no damage.
-    throw checkpoint::Mismatch(base::text("the state of the checkpoint is malformed (", error.what(),
+    throw checkpoint::Mismatch(base::text("the state of the checkpoint is malformed (",
+                                          error.what(),
                                           "): it was written by another version of Trireme"));
   }
 }

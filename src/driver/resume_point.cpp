@@ -2,10 +2,10 @@
 
 #include <cstdio>
 
-#include "trireme/driver/progress.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/driver/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::driver {
@@ -35,28 +35,37 @@ std::string name_of_checkpoint(const std::filesystem::path& checkpoint) {
   std::string name;  // file systems know bytes, the state of a checkpoint knows texts
   for (const char c : path) {
     char hexadecimal[4];
-    std::snprintf(hexadecimal, sizeof hexadecimal, "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    std::snprintf(hexadecimal, sizeof hexadecimal, "%%%02X",
+                  static_cast<unsigned>(static_cast<unsigned char>(c)));
     name += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : std::string(hexadecimal);
   }
   return name;
 }
 
-bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {
+bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints,
+                            const comm::CommView& world) {
   if (resume == "auto" || resume == "never") return false;
   std::string recorded;
   try {
-    checkpoint::load_newest(world, checkpoints,
-                            [&](checkpoint::Reader& reader) { recorded = progress_from_json(reader.state()).resumed_from; });
+    checkpoint::load_newest(world, checkpoints, [&](checkpoint::Reader& reader) {
+      recorded = progress_from_json(reader.state()).resumed_from;
+    });
   } catch (const UserError& error) {
-    if (error.code() != ExitCode::bad_data) throw;  // it cannot be read now: going back would be a guess
+    if (error.code() != ExitCode::bad_data)
+      throw;  // it cannot be read now: going back would be a guess
   }
-  return world.broadcast_value(world.rank() == 0 && recorded != name_of_checkpoint(resume), 0);  // a relative path: ranks may have started in other folders
+  return world.broadcast_value(world.rank() == 0 && recorded != name_of_checkpoint(resume),
+                               0);  // a relative path: ranks may have started in other folders
 }
 
-std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {
+std::optional<config::DType> stored_compute_type(const std::string& resume,
+                                                 const std::filesystem::path& checkpoints,
+                                                 const comm::CommView& world) {
   if (resume == "never") return std::nullopt;
   std::optional<config::DType> type;
-  const auto read = [&](checkpoint::Reader& reader) { type = type_of(progress_from_json(reader.state())); };
+  const auto read = [&](checkpoint::Reader& reader) {
+    type = type_of(progress_from_json(reader.state()));
+  };
   if (takes_named_checkpoint(resume, checkpoints, world)) {
     checkpoint::Reader reader(world, resume);
     read(reader);

@@ -13,15 +13,20 @@ namespace trireme::driver {
 // Absolute, without a slash at its end. Links stay links: `best` names another checkpoint tomorrow.
 std::filesystem::path normal_path(const std::filesystem::path& checkpoint);
 
-// The text by which a named checkpoint is known again, for Progress::resumed_from: its normal path, where bytes that are no UTF-8 are spelled out.
+// The text by which a named checkpoint is known again, for Progress::resumed_from: its normal path,
+// where bytes that are no UTF-8 are spelled out.
 std::string name_of_checkpoint(const std::filesystem::path& checkpoint);
 
-// Whether this start takes the checkpoint that ckpt.resume = `resume` names: true until what the run saved last in `checkpoints` goes back to a
-// start that did; then, and for auto and never, false. Collective. Throws io_error when the newest checkpoint cannot be read now.
-bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world);
+// Whether this start takes the checkpoint that ckpt.resume = `resume` names: true until what the
+// run saved last in `checkpoints` goes back to a start that did; then, and for auto and never,
+// false. Collective. Throws io_error when the newest checkpoint cannot be read now.
+bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints,
+                            const comm::CommView& world);
 
-// The type of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to; nullopt: there is none, or it does not say.
-// Collective over world.
-std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world);
+// The type of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to; nullopt: there
+// is none, or it does not say. Collective over world.
+std::optional<config::DType> stored_compute_type(const std::string& resume,
+                                                 const std::filesystem::path& checkpoints,
+                                                 const comm::CommView& world);
 
 }  // namespace trireme::driver

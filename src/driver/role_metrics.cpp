@@ -7,20 +7,26 @@
 
 namespace trireme::driver {
 
-TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics, const TrainingState& state) {
+TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
+                                   const TrainingState& state) {
   const int root = roles.map.trainer.front();
-  for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root)) metrics.set(name, value);
+  for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root))
+    metrics.set(name, value);
   return roles.world.broadcast_value(state, root);
 }
 
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const rollout::GeneratorMemory* generator,
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models,
+                        const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics) {
   const auto host = trace::host_memory();
-  std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
+  std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident},
+                                                    {"host_peak", host.peak}};
   for (const auto& [name, use] : models) {
     const std::pair<const char*, int64_t> kinds[] = {
-        {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
-        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"gradient_sums", use.sums}, {"activations", use.activations}};
+        {"master", use.master},      {"gradients", use.gradients},
+        {"moments", use.moments},    {"average", use.average},
+        {"weights", use.weights},    {"gradient_slots", use.exchange},
+        {"gradient_sums", use.sums}, {"activations", use.activations}};
     const bool trained = use.master > 0;
     for (const auto& [kind, bytes] : kinds) {
       if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);
@@ -51,12 +57,17 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"in_place_bytes", static_cast<double>(totals.in_place)},
                          {"copied_bytes", static_cast<double>(totals.local)},
                          {"messages", static_cast<double>(totals.messages)}};
-  if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
-  if (totals.full > 0) metrics.weight_sync["sent_share"] = static_cast<double>(totals.sent) / static_cast<double>(totals.full);
+  if (totals.network > 0)
+    metrics.weight_sync["over_bound"] =
+        static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
+  if (totals.full > 0)
+    metrics.weight_sync["sent_share"] =
+        static_cast<double>(totals.sent) / static_cast<double>(totals.full);
   for (const auto& [group, share] : totals.changed) metrics.weight_sync["changed_" + group] = share;
 }
 
-void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const rollout::Generator* generator,
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads,
+                        const Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics) {
   constexpr int64_t none = std::numeric_limits<int32_t>::max();
   const auto add = [&](const char* name, int64_t mine) {

@@ -1,4 +1,5 @@
-// What roles know of an iteration: state, memory, threads. Everything here is collective over the communicator it takes.
+// What roles know of an iteration: state, memory, threads. Everything here is collective over the
+// communicator it takes.
 #pragma once
 
 #include <cstdint>
@@ -6,34 +7,37 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/rollout/generator.hpp"
-#include "trireme/report/iteration_metrics.hpp"
-#include "trireme/driver/progress.hpp"
-#include "trireme/comm/roles.hpp"
-#include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
+#include "trireme/comm/roles.hpp"
+#include "trireme/driver/progress.hpp"
+#include "trireme/machine/threads.hpp"
+#include "trireme/report/iteration_metrics.hpp"
+#include "trireme/rollout/generator.hpp"
 #include "trireme/weightsync/sync.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
 
-// What the trainers know, on every rank: their metrics, and the state that they returned. Collective over world.
-TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics, const TrainingState& state);
+// What the trainers know, on every rank: their metrics, and the state that they returned.
+// Collective over world.
+TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
+                                   const TrainingState& state);
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;
-// Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where
-// this rank is no generator. Collective over world.
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const rollout::GeneratorMemory* generator,
+// Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model
+// that any rank has. Null where this rank is no generator. Collective over world.
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models,
+                        const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
 
 // metrics.weight_sync, where weights were copied.
 void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics);
 
-
-// Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
-// over world.
-void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const rollout::Generator* generator,
+// Threads that were planned and that worked, the fewest over the ranks of a role. Null where this
+// rank lacks the role. Collective over world.
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads,
+                        const Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics);
 
 }  // namespace trireme::driver

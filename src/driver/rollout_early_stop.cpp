@@ -1,4 +1,5 @@
-// Iterations that write more groups than they learn from, and leave those with the longest answers to the next ones.
+// Iterations that write more groups than they learn from, and leave those with the longest answers
+// to the next ones.
 #include "torch/torch.hpp"
 
 #include <algorithm>
@@ -11,16 +12,20 @@
 namespace trireme::driver {
 namespace {
 
-// Iterations that a prompt may be left to the next one, since its answers are long: the one after them waits for it. Fewer make long iterations
-// frequent, more let the same long answers be begun again and again.
+// Iterations that a prompt may be left to the next one, since its answers are long: the one after
+// them waits for it. Fewer make long iterations frequent, more let the same long answers be begun
+// again and again.
 constexpr int64_t longest_wait = 4;
 
 }  // namespace
 
-// Each iteration learns from rollout.batch_size groups, so what was drawn before is known. A group has the id that it has without over-sampling.
+// Each iteration learns from rollout.batch_size groups, so what was drawn before is known. A group
+// has the id that it has without over-sampling.
 std::vector<CarriedPrompt> RolloutPhase::prompts_to_write(int64_t iteration) {
   const int64_t batch = run_.options.rollout.batch_size, waiting = std::ssize(carried_);
-  const int64_t wanted = std::min(run_.options.prompts_to_write(), (iterations_ - iteration + 1) * batch);  // at the end nothing is left over
+  const int64_t wanted =
+      std::min(run_.options.prompts_to_write(),
+               (iterations_ - iteration + 1) * batch);  // at the end nothing is left over
   int64_t drawn = (iteration - 1) * batch + waiting;
   std::vector<CarriedPrompt> prompts = carried_;
   if (wanted <= waiting) return prompts;
@@ -28,8 +33,10 @@ std::vector<CarriedPrompt> RolloutPhase::prompts_to_write(int64_t iteration) {
     prompts.push_back({group_of(request_id(1 + drawn / batch, drawn % batch, 0)), row});
     ++drawn;
   }
-  VALIDATE(waiting == 0 || carried_.back().group < prompts[static_cast<size_t>(waiting)].group, ExitCode::configuration, waiting,
-           " prompts of the checkpoint are not learned from yet, and with another rollout.batch_size new ones would have their ids: start with the one that "
+  VALIDATE(waiting == 0 || carried_.back().group < prompts[static_cast<size_t>(waiting)].group,
+           ExitCode::configuration, waiting,
+           " prompts of the checkpoint are not learned from yet, and with another "
+           "rollout.batch_size new ones would have their ids: start with the one that "
            "it was saved with");
   return prompts;
 }
@@ -43,7 +50,8 @@ rollout::RolloutHooks RolloutPhase::early_hooks(Batch& batch) {
   };
   hooks.pace = [this] {
     poll();
-    if (early_stop_->poll(control_.stop_wanted())) return rollout::Pace::leave;  // something is unfinished, so the choice is to stop
+    if (early_stop_->poll(control_.stop_wanted()))
+      return rollout::Pace::leave;  // something is unfinished, so the choice is to stop
     return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
   };
   hooks.longest = [this] { return early_stop_->longest(); };
@@ -63,16 +71,22 @@ std::optional<Samples> RolloutPhase::collect_early(report::IterationMetrics& met
     prompt_batch.groups.push_back(one.group);
     prompt_batch.rows.push_back(one.row);
   }
-  const uint64_t first_not_due = group_of(request_id(std::max<int64_t>(0, iteration - longest_wait + 1), 0, 0));
-  const auto due = std::ranges::lower_bound(prompt_batch.groups, first_not_due) - prompt_batch.groups.begin();
+  const uint64_t first_not_due =
+      group_of(request_id(std::max<int64_t>(0, iteration - longest_wait + 1), 0, 0));
+  const auto due =
+      std::ranges::lower_bound(prompt_batch.groups, first_not_due) - prompt_batch.groups.begin();
   const int64_t wanted = run_.options.rollout.batch_size;
   Batch* batch = nullptr;
   {
     const trace::Phase phase{"rollout", iteration};
-    early_stop_->begin({.groups = prompt_batch.groups, .samples = training_plan().n, .wanted = wanted, .due = std::min<int64_t>(due, wanted)});
+    early_stop_->begin({.groups = prompt_batch.groups,
+                        .samples = training_plan().n,
+                        .wanted = wanted,
+                        .due = std::min<int64_t>(due, wanted)});
     batch = &begin(prompt_batch, prompts_, training_plan());
     if (roles_.generator) roles_.generator->finish(batch->number, early_hooks(*batch));
-    control_.wait("groups to learn from", [this] { return poll(), early_stop_->poll(control_.stop_wanted()); });
+    control_.wait("groups to learn from",
+                  [this] { return poll(), early_stop_->poll(control_.stop_wanted()); });
   }
   const rollout::EarlyStop::Chosen chosen = early_stop_->take();
   if (chosen.stopped) {  // the rollout is made again
@@ -85,12 +99,15 @@ std::optional<Samples> RolloutPhase::collect_early(report::IterationMetrics& met
   batch->surplus = chosen.surplus;
   batch->expected = sequences_here(*batch, chosen.groups) + sequences_here(*batch, chosen.surplus);
   carried_.clear();
-  std::ranges::copy_if(prompts, std::back_inserter(carried_), [&](const CarriedPrompt& one) { return !std::ranges::binary_search(chosen.groups, one.group); });
+  std::ranges::copy_if(prompts, std::back_inserter(carried_), [&](const CarriedPrompt& one) {
+    return !std::ranges::binary_search(chosen.groups, one.group);
+  });
   metrics.set("carried_groups", static_cast<double>(carried_.size()));
   return finish(*batch);
 }
 
-int64_t RolloutPhase::sequences_here(const Batch& batch, const std::vector<uint64_t>& groups) const {
+int64_t RolloutPhase::sequences_here(const Batch& batch,
+                                     const std::vector<uint64_t>& groups) const {
   int64_t here = 0;
   for (const uint64_t group : groups) {
     for (int64_t sample = 0; sample < batch.n; ++sample) {

@@ -18,7 +18,10 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
     const auto known = [this] { return poll(), finished_->poll(control_.stop_wanted()); };
     if (rollout::Generator* generator = roles_.generator.get()) {
       rollout::RolloutHooks hooks = this->hooks(false);
-      hooks.pace = [&] { return !known() && (written_.congested() || generator->idle()) ? rollout::Pace::wait : rollout::Pace::go; };
+      hooks.pace = [&] {
+        return !known() && (written_.congested() || generator->idle()) ? rollout::Pace::wait
+                                                                       : rollout::Pace::go;
+      };
       generator->write_until(known, hooks);
     }
     control_.wait("groups to learn from", [&] { return refer_ahead(), known(); });
@@ -40,13 +43,17 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
 }
 
 RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, int64_t iteration) {
-  const auto is_chosen = [&](uint64_t id) { return std::ranges::binary_search(groups, group_of(id)); };
+  const auto is_chosen = [&](uint64_t id) {
+    return std::ranges::binary_search(groups, group_of(id));
+  };
   Batch chosen{.number = ++opened_, .iteration = iteration, .prompts = &prompts_};
   for (Batch& batch : batches_) {
     for (const uint64_t group : groups) {
       if (batch.groups.erase(group) == 0) continue;
       for (int64_t sample = 0; sample < batch.n; ++sample) {
-        chosen.expected += scorer_of(request_id(batch.iteration, static_cast<int64_t>(group & 0xFFFFF), sample), batch) == run_.roles.world.rank();
+        chosen.expected +=
+            scorer_of(request_id(batch.iteration, static_cast<int64_t>(group & 0xFFFFF), sample),
+                      batch) == run_.roles.world.rank();
       }
     }
   }
@@ -59,7 +66,8 @@ RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, i
   for (Batch& batch : batches_) {
     Samples rest;
     for (int64_t i = 0; i < batch.samples.size(); ++i) {
-      (is_chosen(batch.samples.id[static_cast<size_t>(i)]) ? chosen.samples : rest).append(batch.samples, i);
+      (is_chosen(batch.samples.id[static_cast<size_t>(i)]) ? chosen.samples : rest)
+          .append(batch.samples, i);
     }
     batch.samples = std::move(rest);
     batch.offered = 0;  // what the reference has had of them is known by its id

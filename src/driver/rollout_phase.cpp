@@ -15,7 +15,9 @@
 namespace trireme::driver {
 namespace {
 
-comm::MailLimits limits_of(const config::Options& options) { return {options.rollout.queue_messages, options.rollout.queue_bytes.count}; }
+comm::MailLimits limits_of(const config::Options& options) {
+  return {options.rollout.queue_messages, options.rollout.queue_bytes.count};
+}
 
 // The place of `rank` among `ranks`; -1: it is none of them.
 int place_among(const std::vector<int>& ranks, int rank) {
@@ -29,38 +31,56 @@ bool share_a_rank(const std::vector<int>& a, const std::vector<int>& b) {
 
 }  // namespace
 
-RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
+RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control,
+                           const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
                            data::PromptSampler& sampler, int64_t iterations)
-    : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
+    : run_(run),
+      roles_(roles),
+      control_(control),
+      tokenizer_(tokenizer),
+      prompts_(prompts),
+      sampler_(sampler),
+      iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
-      waves_(roles.scorer && roles.scorer->has_reference() && (run.device.is_cpu() || !run.options.train.deterministic)),
+      waves_(roles.scorer && roles.scorer->has_reference() &&
+             (run.device.is_cpu() || !run.options.train.deterministic)),
       partial_(run.options.train.partial_rollout_enable),
       paced_(partial_ && run.options.train.deterministic),
-      stands_still_(run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
+      stands_still_(
+          run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
       turns_(run.roles.generators.along(comm::Axis::tensor), "turns of a replica"),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
       dispatch_(run.roles) {
-  const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) && !share_a_rank(run.roles.map.reward, run.roles.map.generator);
-  if (waves_ && partial_ && idle) wave_turns_.emplace(run.roles.rewards.all(), "turns of the reference");
+  const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) &&
+                    !share_a_rank(run.roles.map.reward, run.roles.map.generator);
+  if (waves_ && partial_ && idle)
+    wave_turns_.emplace(run.roles.rewards.all(), "turns of the reference");
   if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
   if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
-  if (roles.scorer) roles.scorer->meanwhile([this] { between_micro_batches_of(run_.roles.rewards.all()); });
+  if (roles.scorer)
+    roles.scorer->meanwhile([this] { between_micro_batches_of(run_.roles.rewards.all()); });
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {
   const auto& options = run_.options;
-  return {.n = options.rollout.n_samples_per_prompt, .temperature = options.rollout.temperature, .seed = static_cast<uint64_t>(options.run.seed)};
+  return {.n = options.rollout.n_samples_per_prompt,
+          .temperature = options.rollout.temperature,
+          .seed = static_cast<uint64_t>(options.run.seed)};
 }
 
 rollout::PromptBatch RolloutPhase::draw(int64_t iteration, int64_t before, int64_t count) {
   begun_ = iteration;
-  return {.iteration = iteration, .first_ordinal = before, .rows = sampler_.draw(count)};  // the same on every rank, no message
+  return {.iteration = iteration,
+          .first_ordinal = before,
+          .rows = sampler_.draw(count)};  // the same on every rank, no message
 }
 
-RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
+RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch,
+                                        const data::PromptSet& prompts, int64_t n,
+                                        int64_t sequences) {
   const auto& scorers = run_.roles.map.reward;
   const int64_t place = place_among(scorers, run_.roles.world.rank());
   const auto count = static_cast<int64_t>(scorers.size());
@@ -81,8 +101,10 @@ RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, cons
 
 int RolloutPhase::scorer_of(uint64_t id, const Batch& batch) const {
   const auto& scorers = run_.roles.map.reward;
-  const int64_t prompt = batch.places.empty() ? prompt_of(id) - batch.first_ordinal
-                                              : std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
+  const int64_t prompt =
+      batch.places.empty()
+          ? prompt_of(id) - batch.first_ordinal
+          : std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
   const int64_t place = prompt * batch.n + sample_of(id);
   return scorers[static_cast<size_t>(place) % scorers.size()];
 }
@@ -94,7 +116,8 @@ void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
 void RolloutPhase::accept(Written written) {
   const auto batch = std::ranges::find(batches_, written.number, &Batch::number);
   if (batch == batches_.end()) {
-    if (written.number > opened_) early_.push_back(std::move(written));  // else its rollout was left
+    if (written.number > opened_)
+      early_.push_back(std::move(written));  // else its rollout was left
   } else if (written.left) {
     batch->whole = false;
   } else {
@@ -139,24 +162,28 @@ void RolloutPhase::settle() {
 }
 
 rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
-  return {.written = [this](const Samples& sequence, int64_t number) {
-            const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
-            post(sequence, batch);
-            if (batch.prompts != &prompts_) return;
-            dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
-            if (finished_) finished_->finished(group_of(sequence.id.front()));
-          },
-          .pace = [this, may_leave] {
-            poll();
-            if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
-            return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
-          }};
+  return {.written =
+              [this](const Samples& sequence, int64_t number) {
+                const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
+                post(sequence, batch);
+                if (batch.prompts != &prompts_) return;
+                dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
+                if (finished_) finished_->finished(group_of(sequence.id.front()));
+              },
+          .pace =
+              [this, may_leave] {
+                poll();
+                if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
+                return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
+              }};
 }
 
-std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks) {
+std::vector<size_t> RolloutPhase::hand_out(Batch& batch,
+                                           const std::vector<rollout::PromptTask>& tasks) {
   run_.roles.generators.all().sleeping_barrier([this] { return go_on(true); });
   settle();
-  const int64_t outstanding = roles_.generator->outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
+  const int64_t outstanding = roles_.generator->outstanding(
+      [this](int64_t row) { return dispatch_.lengths().expected(row); });
   rollout::Dispatch::Share share = dispatch_.share(tasks, outstanding);
   batch.writers = std::move(share.all);
   if (finished_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
@@ -165,7 +192,9 @@ std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<rollo
   return share.mine;
 }
 
-RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan) {
+RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch,
+                                         const data::PromptSet& prompts,
+                                         const rollout::SamplingPlan& plan) {
   Batch& batch = open(prompt_batch, prompts, plan.n, std::ssize(prompt_batch.rows) * plan.n);
   if (!roles_.generator && !finished_) return batch;
   std::vector<rollout::PromptTask> tasks;
@@ -180,7 +209,8 @@ RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch, cons
   }
   if (!roles_.generator) return batch;
   std::vector<size_t> mine = hand_out(batch, tasks);
-  if (!batch.places.empty()) std::ranges::sort(mine);  // the oldest first: what is due must not wait for a slot
+  if (!batch.places.empty())
+    std::ranges::sort(mine);  // the oldest first: what is due must not wait for a slot
   roles_.generator->begin(prompts, prompt_batch, plan, mine);
   return batch;
 }
@@ -192,11 +222,13 @@ void RolloutPhase::write(Batch& batch, bool may_leave) {
   if (whole) return;
   batch.whole = false;
   if (!run_.roles.leads_replica()) return;
-  for (const int scorer : run_.roles.map.reward) written_.post(scorer, {.number = batch.number, .samples = {}, .left = true});
+  for (const int scorer : run_.roles.map.reward)
+    written_.post(scorer, {.number = batch.number, .samples = {}, .left = true});
 }
 
 void RolloutPhase::write(Batch& batch) {
-  // One step ahead, the weights that it is sampled from are gone at the next optimizer step: it is brought to its end.
+  // One step ahead, the weights that it is sampled from are gone at the next optimizer step: it is
+  // brought to its end.
   write(batch, partial_ || run_.options.train.async_depth == 0);
 }
 
@@ -209,21 +241,28 @@ void RolloutPhase::write_ahead() {
   if (!roles_.generator || stands_still_ || batches_.empty()) return;
   rollout::Generator& generator = *roles_.generator;
   const auto batches = std::ssize(batches_);
-  const int64_t outstanding = generator.outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
-  const int64_t enough = generator.counters().generated_tokens + (outstanding + batches - 1) / batches;
-  generator.write_until([&] { return generator.idle() || generator.counters().generated_tokens >= enough; }, hooks(false));
+  const int64_t outstanding =
+      generator.outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
+  const int64_t enough =
+      generator.counters().generated_tokens + (outstanding + batches - 1) / batches;
+  generator.write_until(
+      [&] { return generator.idle() || generator.counters().generated_tokens >= enough; },
+      hooks(false));
 }
 
-// What is written of the last of them now is learned from when the weights are train.async_depth versions newer: none may begin earlier.
+// What is written of the last of them now is learned from when the weights are train.async_depth
+// versions newer: none may begin earlier.
 void RolloutPhase::admit(int64_t iteration) {
-  const int64_t last = std::min(iteration + (partial_ ? run_.options.train.async_depth : 0), iterations_);
+  const int64_t last =
+      std::min(iteration + (partial_ ? run_.options.train.async_depth : 0), iterations_);
   begun_ = std::max(begun_, iteration - 1);
   while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
 }
 
 void RolloutPhase::work_ahead(int64_t iteration) {
   const int64_t next = iteration + 1;
-  if (partial_ ? !paced_ : begun_ >= std::min(next, iterations_)) return;  // they go on where they would wait; the end of the run, or a checkpoint had it
+  if (partial_ ? !paced_ : begun_ >= std::min(next, iterations_))
+    return;  // they go on where they would wait; the end of the run, or a checkpoint had it
   {
     const trace::Phase phase{"rollout", next};
     if (partial_) return write_ahead();
@@ -255,8 +294,10 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);
   // Taking turns, dynamic filtering makes a rollout again whose first draws it has looked at.
-  const bool training = batch.prompts == &prompts_ && (run_.options.train.async_depth > 0 || !run_.options.algo.dynamic_filtering_enable);
-  if (stops && training && (partial_ || run_.roles.world.all(batch.whole))) return std::nullopt;  // it stays open: stored() has what is there
+  const bool training = batch.prompts == &prompts_ && (run_.options.train.async_depth > 0 ||
+                                                       !run_.options.algo.dynamic_filtering_enable);
+  if (stops && training && (partial_ || run_.roles.world.all(batch.whole)))
+    return std::nullopt;  // it stays open: stored() has what is there
   Samples samples = std::move(batch.samples);
   skipped_ = std::move(batch.skipped);
   batches_.remove_if([number = batch.number](const Batch& one) { return one.number == number; });
@@ -264,7 +305,8 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   return samples;
 }
 
-std::optional<Samples> RolloutPhase::collect(Progress& progress, report::IterationMetrics& metrics) {
+std::optional<Samples> RolloutPhase::collect(Progress& progress,
+                                             report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
   take_back(iteration);
   begin_anew();
@@ -278,24 +320,31 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
     write(batches_.front());
   }
   std::optional<Samples> samples = finish(batches_.front());
-  if (samples && surplus_.size() > 0) samples->append(std::exchange(surplus_, {}));  // of a start that filtered: nothing is thrown away
+  if (samples && surplus_.size() > 0)
+    samples->append(
+        std::exchange(surplus_, {}));  // of a start that filtered: nothing is thrown away
   return samples;
 }
 
-std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, report::IterationMetrics& metrics) {
+std::optional<Samples> RolloutPhase::collect_informative(Progress& progress,
+                                                         report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
   learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
   while (!filter.done()) {
     {
       const trace::Phase phase{"rollout", iteration};
-      draw_missing(filter, iteration, partial_ ? std::min(run_.options.train.async_depth, iterations_ - iteration) : 0);
+      draw_missing(
+          filter, iteration,
+          partial_ ? std::min(run_.options.train.async_depth, iterations_ - iteration) : 0);
       if (filter.done()) break;  // it found too little and learns from that
       run_.context.begin("rollout", iteration, iterations_);
       write(batches_.front());
     }
     const int64_t prompts = batches_.front().drawn;
     const std::optional<Samples> drawn = finish(batches_.front());
-    if (!drawn && !batches_.empty()) surplus_ = filter.found(), filtered_ = filter.state();  // the start behind this stop goes on from here
+    if (!drawn && !batches_.empty())
+      surplus_ = filter.found(),
+      filtered_ = filter.state();  // the start behind this stop goes on from here
     if (!drawn) return std::nullopt;
     filter.add(*drawn, prompts);
     begin_anew();
@@ -327,15 +376,19 @@ learn::Rollout RolloutPhase::back_to_trainers(const Samples& samples, int64_t it
   return deliver(samples, iteration, {}, run_.leads());
 }
 
-learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders, bool holds) {
+learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration,
+                                     const comm::CommView& holders, bool holds) {
   const trace::Phase phase{"exchange", iteration};
   const auto& options = run_.options;
   if (options.rollout.save_samples != 0) {
-    report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
-                              options.rollout.save_samples);
+    report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples,
+                              prompts_, tokenizer_, iteration, options.rollout.save_samples);
   }
   const auto& trainers = run_.roles.map.trainer;
-  const auto owners = [&](const learn::SequenceList& sequences) { return learn::plan_epoch(options, sequences, static_cast<int>(trainers.size()), iteration, 0).owner; };
+  const auto owners = [&](const learn::SequenceList& sequences) {
+    return learn::plan_epoch(options, sequences, static_cast<int>(trainers.size()), iteration, 0)
+        .owner;
+  };
   if (holds) {
     const learn::SequenceList sequences = learn::Exchange(holders).list(samples);
     delivery_.send(samples, sequences, owners(sequences), holders.rank(), holders.size());
@@ -353,13 +406,15 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
 
 bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
-  take_back(metrics.iteration + 1);  // they are written beside those that are evaluated, as without a restart
+  take_back(metrics.iteration +
+            1);  // they are written beside those that are evaluated, as without a restart
   rollout::PromptBatch batch;
   batch.iteration = metrics.iteration;
   batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
   for (int64_t row = 0; row < held_out.size(); ++row) batch.rows.push_back(row);
   const auto& options = run_.options;
-  const rollout::SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature, static_cast<uint64_t>(options.run.seed)};
+  const rollout::SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature,
+                                   static_cast<uint64_t>(options.run.seed)};
   Batch& open_batch = begin(batch, held_out, plan);
   write(open_batch, true);
   const std::optional<Samples> samples = finish(open_batch);

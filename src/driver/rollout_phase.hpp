@@ -1,6 +1,7 @@
-// The first half of a PPO iteration: generators write, reward ranks score each sequence as soon as it is finished, and the samples go to the
-// trainers. Sequences go from rank to rank by mailboxes; what is called a batch here are the sequences of one rollout. Batches are learned from in
-// their order; generators may be at several of them (train.async_depth).
+// The first half of a PPO iteration: generators write, reward ranks score each sequence as soon as
+// it is finished, and the samples go to the trainers. Sequences go from rank to rank by mailboxes;
+// what is called a batch here are the sequences of one rollout. Batches are learned from in their
+// order; generators may be at several of them (train.async_depth).
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,20 @@
 #include <tuple>
 #include <vector>
 
+#include "driver/ppo_roles.hpp"
+#include "driver/run.hpp"
+#include "driver/run_control.hpp"
 #include "trireme/comm/mailbox.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/driver/progress.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/group_filter.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/dispatch.hpp"
 #include "trireme/rollout/early_stop.hpp"
 #include "trireme/rollout/finished_groups.hpp"
-#include "driver/ppo_roles.hpp"
 #include "trireme/rollout/turns.hpp"
-#include "driver/run.hpp"
-#include "driver/run_control.hpp"
-#include "trireme/data/prompt_set.hpp"
-#include "trireme/data/sampler.hpp"
-#include "trireme/driver/progress.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/gauge.hpp"
 
@@ -33,13 +34,15 @@ namespace trireme::driver {
 class RolloutPhase {
  public:
   // Keeps references; `control` may be constructed later. `iterations`: of the whole run.
-  RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
-               data::PromptSampler& sampler, int64_t iterations);
+  RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer,
+               const data::PromptSet& prompts, data::PromptSampler& sampler, int64_t iterations);
 
-  // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
+  // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops;
+  // sequences that are all there wait for its next start.
   std::optional<Samples> collect(Progress& progress, report::IterationMetrics& metrics);
-  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train. With
-  // partial rollouts it is begun already, as train.async_depth of them are, and goes on whenever the generators have nothing else to do.
+  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and
+  // scored where no reward rank has to train. With partial rollouts it is begun already, as
+  // train.async_depth of them are, and goes on whenever the generators have nothing else to do.
   void work_ahead(int64_t iteration);
   // From the reward ranks, balanced by tokens, and into samples.jsonl.
   learn::Rollout to_trainers(const Samples& samples, int64_t iteration);
@@ -50,22 +53,29 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
-  // The same between the micro-batches of a long pass, whose end senders and plugins would wait for. `counter`: of the sequences that had come. Local.
+  // The same between the micro-batches of a long pass, whose end senders and plugins would wait
+  // for. `counter`: of the sequences that had come. Local.
   void take_between_micro_batches(trace::Name counter);
-  // The same of a pass that only scores, which all `ranks` of it leave (learn::PassLeft) when the run stops and they `may_leave`. Collective over them.
+  // The same of a pass that only scores, which all `ranks` of it leave (learn::PassLeft) when the
+  // run stops and they `may_leave`. Collective over them.
   void between_micro_batches_of(const comm::CommView& ranks, bool may_leave = true);
-  // A stop came before the trainers had scored what collect() gave for this iteration: its texts wait for the next start.
+  // A stop came before the trainers had scored what collect() gave for this iteration: its texts
+  // wait for the next start.
   void take_from_trainers(const Samples& samples, int64_t iteration);
-  // Not where the next rollout depends on that one: it has taken groups out of several, or replicas follow a record that has gone on.
+  // Not where the next rollout depends on that one: it has taken groups out of several, or replicas
+  // follow a record that has gone on.
   bool can_take_from_trainers() const;
-  // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
+  // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`,
+  // with partial rollouts, a token more of each sequence.
   void meet(bool may_write);
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
   bool waiting() const { return pending_ || returned_ || !batches_.empty(); }
-  // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
+  // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next
+  // start.
   StoredParts stored();
   void restore(const StoredParts& parts, const Progress& progress);
-  // Into `progress`: prompts that were drawn and are not learned from yet, of the last iteration whose rollout is done; what dynamic filtering has counted.
+  // Into `progress`: prompts that were drawn and are not learned from yet, of the last iteration
+  // whose rollout is done; what dynamic filtering has counted.
   void remember(Progress& progress) const;
 
  private:
@@ -88,30 +98,38 @@ class RolloutPhase {
     bool scored = false;
     Samples samples = {};  // what is here
     int64_t offered = 0;   // of them: the reference has had these, which stand in front
-    rollout::GroupsOfReplicas writers = {};   // on generators
-    std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
-    std::vector<uint64_t> places = {};  // with over-sampling: all groups, in order, by which reward ranks share them
+    rollout::GroupsOfReplicas writers = {};  // on generators
+    std::set<uint64_t> groups =
+        {};  // that are not learned from; where groups are taken as they are finished
+    std::vector<uint64_t> places =
+        {};  // with over-sampling: all groups, in order, by which reward ranks share them
     std::vector<uint64_t> surplus = {};  // of them: finished, and begun again in the next iteration
-    Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
+    Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a
+                           // checkpoint has it too
     bool complete() const { return samples.size() == expected; }
   };
 
   rollout::SamplingPlan training_plan() const;
   // `before`: prompts that were drawn for the iteration already.
   rollout::PromptBatch draw(int64_t iteration, int64_t before, int64_t count);
-  rollout::PromptBatch draw(int64_t iteration) { return draw(iteration, 0, run_.options.rollout.batch_size); }
+  rollout::PromptBatch draw(int64_t iteration) {
+    return draw(iteration, 0, run_.options.rollout.batch_size);
+  }
   // A batch of so many sequences, the same on every rank.
-  Batch& open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
+  Batch& open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n,
+              int64_t sequences);
   // Those of a checkpoint, with what is written of them.
   void reopen(const Samples& stored, int64_t iteration);
   void reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished);
-  // The unfinished sequences of one of them, on generators, which take them on. Collective over these.
+  // The unfinished sequences of one of them, on generators, which take them on. Collective over
+  // these.
   void go_on_with(Batch& batch, const Samples& unfinished);
   // What a checkpoint has, in the first iteration behind it.
   void take_back(int64_t iteration);
   // Generators go on as behind a start from a checkpoint. Local.
   void begin_anew();
-  // The tasks of this rank's replica, in the order in which it begins them. Collective over the generators.
+  // The tasks of this rank's replica, in the order in which it begins them. Collective over the
+  // generators.
   std::vector<size_t> hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks);
   void accept(Written written);
   // How long the queues are now, into the trace.
@@ -119,14 +137,16 @@ class RolloutPhase {
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
-  // Begins the batches that may be under way in this iteration: its own, and with partial rollouts train.async_depth of the next ones.
+  // Begins the batches that may be under way in this iteration: its own, and with partial rollouts
+  // train.async_depth of the next ones.
   void admit(int64_t iteration);
   // Opens a batch, which this rank's generator takes on.
-  Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan);
+  Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts,
+               const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
   bool go_on(bool may_write);
-  // Where that must not depend on time: while the trainers begin to learn, the replica writes a batch's share of what it has to write yet. Collective over
-  // the replica.
+  // Where that must not depend on time: while the trainers begin to learn, the replica writes a
+  // batch's share of what it has to write yet. Collective over the replica.
   void write_ahead();
   // Behind each wait in which this rank may have gone on. Collective over the replica.
   void settle();
@@ -136,26 +156,35 @@ class RolloutPhase {
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
   // Tokens that have come and that the reference has not had.
-  static int64_t unreferred(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
+  static int64_t unreferred(const Batch& batch) {
+    return batch.samples.tokens() - batch.samples.begin(batch.offered);
+  }
   // Takes up to so many of them, of whole sequences.
   Samples take_unreferred(Batch& batch, int64_t tokens);
-  // A wave: the reference computes log-probs of sequences while others are missing. Collective over the reward ranks.
+  // A wave: the reference computes log-probs of sequences while others are missing. Collective over
+  // the reward ranks.
   void refer(const Samples& wave);
-  // While this rank waits for others, with the other reward ranks: whether a wave was made. Local where it was not.
+  // While this rank waits for others, with the other reward ranks: whether a wave was made. Local
+  // where it was not.
   bool refer_ahead();
   void wave_ahead();
   // Behind each such wait. Collective over the reward ranks.
   void settle_waves();
-  // Waits for the sequences of the batch that come to this rank; those that are there go through the reference in waves. Collective over the reward ranks.
+  // Waits for the sequences of the batch that come to this rank; those that are there go through
+  // the reference in waves. Collective over the reward ranks.
   void receive(Batch& batch);
-  // What is left to score, by models first. False: the run stops, on all reward ranks alike. Collective over the reward ranks.
+  // What is left to score, by models first. False: the run stops, on all reward ranks alike.
+  // Collective over the reward ranks.
   bool score(Batch& batch);
-  // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run stops.
+  // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run
+  // stops.
   std::optional<Samples> finish(Batch& batch);
-  // Of the batches under way the groups that are finished first, as one batch; the others stay under way (train.partial_rollout_order).
+  // Of the batches under way the groups that are finished first, as one batch; the others stay
+  // under way (train.partial_rollout_order).
   std::optional<Samples> collect_finished(report::IterationMetrics& metrics);
   Batch& gather(const std::vector<uint64_t>& groups, int64_t iteration);
-  // With over-sampling: writes more groups than it takes, until those with the shortest answers are there; the others begin again in the next iteration.
+  // With over-sampling: writes more groups than it takes, until those with the shortest answers are
+  // there; the others begin again in the next iteration.
   std::optional<Samples> collect_early(report::IterationMetrics& metrics);
   // What was carried over, and what is drawn for this iteration.
   std::vector<CarriedPrompt> prompts_to_write(int64_t iteration);
@@ -167,7 +196,8 @@ class RolloutPhase {
   // Begins what is missing for this iteration's batch and for `ahead` more.
   void draw_missing(learn::GroupFilter& filter, int64_t iteration, int64_t ahead);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
-  learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders, bool holds);
+  learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders,
+                         bool holds);
 
   Run& run_;
   PpoRoles& roles_;
@@ -177,22 +207,29 @@ class RolloutPhase {
   data::PromptSampler& sampler_;
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
-  bool waves_;          // this rank's reference begins before all sequences are there; on a GPU bits depend on what is packed together (train.deterministic)
-  bool partial_;       // new weights come while sequences are written
-  bool paced_;         // how much is written with which weights does not depend on time (train.deterministic)
-  bool stands_still_;  // this rank's replica, while trainers learn: some rank of it is one
-  rollout::Turns turns_;                      // of the replica
-  std::optional<rollout::Turns> wave_turns_;  // of reward ranks that have nothing else to do: where they wait, the reference has what came of later iterations
+  bool waves_;  // this rank's reference begins before all sequences are there; on a GPU bits depend
+                // on what is packed together (train.deterministic)
+  bool partial_;          // new weights come while sequences are written
+  bool paced_;            // how much is written with which weights does not depend on time
+                          // (train.deterministic)
+  bool stands_still_;     // this rank's replica, while trainers learn: some rank of it is one
+  rollout::Turns turns_;  // of the replica
+  std::optional<rollout::Turns>
+      wave_turns_;  // of reward ranks that have nothing else to do: where they wait, the reference
+                    // has what came of later iterations
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
-  std::list<Batch> batches_;        // under way, in the order of their numbers
-  std::vector<Written> early_;      // of batches that are not open here yet
-  int64_t opened_ = 0;              // batches since the start
-  int64_t begun_ = 0;               // the last iteration whose batch was drawn
+  std::list<Batch> batches_;                     // under way, in the order of their numbers
+  std::vector<Written> early_;                   // of batches that are not open here yet
+  int64_t opened_ = 0;                           // batches since the start
+  int64_t begun_ = 0;                            // the last iteration whose batch was drawn
   std::optional<learn::StoredSamples> pending_;  // from a checkpoint
-  std::optional<Samples> returned_;  // this rank's part of the batch that was taken back from the trainers
-  Samples skipped_;                 // this rank's part of what the last batch left out for want of a plugin's answer
-  Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
+  std::optional<Samples>
+      returned_;  // this rank's part of the batch that was taken back from the trainers
+  Samples
+      skipped_;  // this rank's part of what the last batch left out for want of a plugin's answer
+  Samples surplus_;  // this rank's part of the scored groups that dynamic filtering keeps for the
+                     // next iteration
   learn::FilterState filtered_;
   rollout::Dispatch dispatch_;
   std::optional<rollout::FinishedGroups> finished_;

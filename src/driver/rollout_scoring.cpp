@@ -1,4 +1,5 @@
-// What reward ranks do with the sequences of a batch: the reference has them while others are written, models score them while plugins work on their answers.
+// What reward ranks do with the sequences of a batch: the reference has them while others are
+// written, models score them while plugins work on their answers.
 #include "torch/torch.hpp"
 
 #include <algorithm>
@@ -15,7 +16,8 @@ Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
   for (int64_t& next = batch.offered; next < samples.size(); ++next) {
     if (wave.size() > 0 && wave.tokens() + samples.length(next) > tokens) break;
     const uint64_t id = samples.id[static_cast<size_t>(next)];
-    const bool is_known = std::ranges::binary_search(batch.surplus, group_of(id)) || roles_.scorer->knows(id);
+    const bool is_known =
+        std::ranges::binary_search(batch.surplus, group_of(id)) || roles_.scorer->knows(id);
     if (!is_known) wave.append(samples, next);
   }
   return wave;
@@ -44,12 +46,14 @@ void RolloutPhase::refer(const Samples& wave) {
   run_.threads.reward.use();
   try {
     roles_.scorer->refer(wave);
-  } catch (const learn::PassLeft&) {  // they are not known to the scorer, which comes back to them if the run should go on
+  } catch (const learn::PassLeft&) {  // they are not known to the scorer, which comes back to them
+                                      // if the run should go on
   }
 }
 
-// When a wave begins depends on time, and what is in it; not the log-probs of a sequence, whatever it is packed with (0006). A wave is one of all
-// reward ranks: each comes to the next one when it has a micro-batch, or nothing more to wait for.
+// When a wave begins depends on time, and what is in it; not the log-probs of a sequence, whatever
+// it is packed with (0006). A wave is one of all reward ranks: each comes to the next one when it
+// has a micro-batch, or nothing more to wait for.
 void RolloutPhase::receive(Batch& batch) {
   const comm::CommView scorers = run_.roles.rewards.all();
   const int64_t micro_batch = run_.options.rollout_micro_batch_tokens();
@@ -57,20 +61,24 @@ void RolloutPhase::receive(Batch& batch) {
   for (;;) {
     {
       const trace::Phase phase{"rollout", batch.iteration};
-      control_.wait("sequences to score", [&] { return poll(), ended() || (waves_ && unreferred(batch) >= micro_batch); });
+      control_.wait("sequences to score", [&] {
+        return poll(), ended() || (waves_ && unreferred(batch) >= micro_batch);
+      });
       if (!waves_) return;
       scorers.sleeping_barrier([this] { return poll(), false; });
       if (scorers.all(ended())) return;
     }
     const trace::Phase phase{"reward", batch.iteration};
-    refer(take_unreferred(batch, std::max<int64_t>(1, unreferred(batch) / micro_batch) * micro_batch));
+    refer(take_unreferred(batch,
+                          std::max<int64_t>(1, unreferred(batch) / micro_batch) * micro_batch));
   }
 }
 
 bool RolloutPhase::refer_ahead() {
   if (!wave_turns_) return false;
   const bool wanted = std::ranges::any_of(batches_, [this](const Batch& batch) {
-    return !batch.scored && batch.prompts == &prompts_ && unreferred(batch) >= run_.options.rollout_micro_batch_tokens();
+    return !batch.scored && batch.prompts == &prompts_ &&
+           unreferred(batch) >= run_.options.rollout_micro_batch_tokens();
   });
   if (!wave_turns_->next(wanted)) return false;
   wave_ahead();
@@ -82,7 +90,8 @@ void RolloutPhase::wave_ahead() {
   const int64_t micro_batch = run_.options.rollout_micro_batch_tokens();
   Samples wave;
   for (Batch& batch : batches_) {
-    if (!batch.scored && batch.prompts == &prompts_ && wave.tokens() < micro_batch) wave.append(take_unreferred(batch, micro_batch - wave.tokens()));
+    if (!batch.scored && batch.prompts == &prompts_ && wave.tokens() < micro_batch)
+      wave.append(take_unreferred(batch, micro_batch - wave.tokens()));
   }
   refer(wave);
 }
@@ -94,18 +103,20 @@ void RolloutPhase::settle_waves() {
 bool RolloutPhase::score(Batch& batch) {
   if (!roles_.scorer || batch.scored) return true;
   const comm::CommView scorers = run_.roles.rewards.all();
-  scorers.sleeping_barrier([this] { return poll(), false; });  // one that writes too may still have something for the others
+  scorers.sleeping_barrier([this] {
+    return poll(), false;
+  });  // one that writes too may still have something for the others
   if (!scorers.all(batch.complete())) {
     batch.whole = false;
     return false;
   }
   run_.threads.reward.use();
   try {
-    roles_.scorer->score_with_models(rollout::without(batch.surplus, batch.samples), *batch.prompts, batch.iteration);  // plugins answer meanwhile
-  } catch (const learn::PassLeft&) {
+    roles_.scorer->score_with_models(rollout::without(batch.surplus, batch.samples), *batch.prompts,
+                                     batch.iteration);  // plugins answer meanwhile
+  } catch (const learn::PassLeft&) { return false; }
+  if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration))
     return false;
-  }
-  if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
   if (!batch.surplus.empty()) batch.samples = rollout::without(batch.surplus, batch.samples);
   std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);

@@ -3,18 +3,19 @@
 #include <string>
 #include <vector>
 
+#include "driver/resume_point.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/config/deck.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
-#include "driver/resume_point.hpp"
-#include "trireme/learn/same_inputs.hpp"
-#include "trireme/base/error.hpp"
-#include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
 namespace {
 
-comm::Roles roles_for(const config::Options& options, const comm::Session& session, config::Command command) {
+comm::Roles roles_for(const config::Options& options, const comm::Session& session,
+                      config::Command command) {
   comm::Roles roles = comm::make_roles(options, session.world());
   if (command == config::Command::ppo) return roles;
   roles.generator = false;
@@ -29,7 +30,8 @@ const config::Options& same_on_all_ranks(const config::Options& deck, const comm
   return deck;
 }
 
-std::vector<job::RankPlace> shared_places(const config::Options& options, const comm::Roles& roles) {
+std::vector<job::RankPlace> shared_places(const config::Options& options,
+                                          const comm::Roles& roles) {
   auto places = machine::gather_places(options, roles.world, roles.topology, roles.of_rank());
   machine::share_threads(options.run.threads, places);
   return places;
@@ -37,7 +39,8 @@ std::vector<job::RankPlace> shared_places(const config::Options& options, const 
 
 }  // namespace
 
-Run::Run(const config::Options& deck, const comm::Session& session_of_run, config::Command command_of_run)
+Run::Run(const config::Options& deck, const comm::Session& session_of_run,
+         config::Command command_of_run)
     : options(same_on_all_ranks(deck, session_of_run.world())),
       asked_type(deck.model.dtype),
       session(session_of_run),
@@ -51,16 +54,20 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       device(machine::choose_device(options.run.device, roles.world, roles.topology)),
       kernels(threads.trainer.count, device.is_cpu() ? -1 : device.index()) {
   VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
-           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
-  machine::log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
+           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's "
+           "state lies in host memory anyway: leave it false");
+  machine::log_start(options, roles, session, std::string(config::to_string(command)), places,
+                     threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
-  options.model.dtype = config::to_choice(machine::settle_compute_type(asked_type, stored, options.train.exact_products, roles.world, roles.topology, device));
+  options.model.dtype = config::to_choice(machine::settle_compute_type(
+      asked_type, stored, options.train.exact_products, roles.world, roles.topology, device));
 }
 
 model::StoredType Run::export_type(const model::ModelSpec& spec) const {
   const bool automatic = asked_type == config::ComputeType::automatic;
-  const bool full = automatic ? spec.shape.dtype == "float32" : asked_type == config::ComputeType::fp32;
+  const bool full =
+      automatic ? spec.shape.dtype == "float32" : asked_type == config::ComputeType::fp32;
   return full ? model::StoredType::f32 : model::StoredType::bf16;
 }
 

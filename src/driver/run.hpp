@@ -1,17 +1,18 @@
-// What a run has before its first model: the deck, the roles, the folder, its context, threads and device.
+// What a run has before its first model: the deck, the roles, the folder, its context, threads and
+// device.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "trireme/machine/memory_check.hpp"
-#include "trireme/comm/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
-#include "trireme/machine/threads.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/kernels/runtime.hpp"
+#include "trireme/machine/memory_check.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/stored_type.hpp"
 #include "trireme/trace/region.hpp"
@@ -19,19 +20,20 @@
 namespace trireme::driver {
 
 struct Run {
-  // Collective over world: makes roles and folder, takes the run lock. With another command than ppo every rank is a trainer and
-  // nothing else.
+  // Collective over world: makes roles and folder, takes the run lock. With another command than
+  // ppo every rank is a trainer and nothing else.
   Run(const config::Options& deck, const comm::Session& session, config::Command command);
   Run(const Run&) = delete;
 
   bool leads() const { return roles.world.rank() == 0; }
-  // The type of exported weights: what the deck says, or with model.dtype = "auto" that of the model the run starts from, so that
-  // an export does not depend on the processor.
+  // The type of exported weights: what the deck says, or with model.dtype = "auto" that of the
+  // model the run starts from, so that an export does not depend on the processor.
   model::StoredType export_type(const model::ModelSpec& spec) const;
 
-  std::optional<trace::Phase> starting{std::in_place, trace::Name{"start"}};  // until the first iteration
-  config::Options options;         // model.dtype settled
-  config::ComputeType asked_type;  // what the deck says
+  std::optional<trace::Phase> starting{std::in_place,
+                                       trace::Name{"start"}};  // until the first iteration
+  config::Options options;                                     // model.dtype settled
+  config::ComputeType asked_type;                              // what the deck says
   const comm::Session& session;
   config::Command command;
   comm::Roles roles;
@@ -41,7 +43,7 @@ struct Run {
   std::vector<job::RankPlace> places;  // of all ranks
   machine::ThreadPlan threads;
   at::Device device;
-  kernels::Runtime kernels;  // Kokkos, on the trainer's threads
+  kernels::Runtime kernels;     // Kokkos, on the trainer's threads
   machine::MemoryCheck memory;  // asked once the device is current, before weights are read
 };
 

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "trireme/report/run_end.hpp"
-#include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
@@ -16,6 +14,8 @@
 #include "trireme/comm/stop.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/end_of_job.hpp"
+#include "trireme/report/run_end.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -28,46 +28,71 @@ std::string crash_file(const RunFolder& folder, int rank) {
   return std::filesystem::absolute(folder.path() / "logs" / name.data());
 }
 
-std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
+std::string host_of(const comm::Roles& roles) {
+  return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node));
+}
 
 }  // namespace
 
-RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, comm::RunWatch& watch)
-    : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
+RunContext::RunContext(const config::Options& options, const comm::Roles& roles,
+                       const RunFolder& folder, comm::RunWatch& watch)
+    : options_(options),
+      roles_(roles),
+      folder_(folder),
+      watch_(watch),
+      walltime_(roles.world.rank() == 0
+                    ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes)
+                    : job::Walltime(std::nullopt)) {
   checkpoint::install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
-  VALIDATE(!options.trace.nvtx || trace::forward_to_nvtx(), ExitCode::unfit_environment, "trace.nvtx = true, but this program was built ",
-           "without NVTX (its headers come with the CUDA toolkit): build it where they are found, or set trace.nvtx = false");
+  VALIDATE(!options.trace.nvtx || trace::forward_to_nvtx(), ExitCode::unfit_environment,
+           "trace.nvtx = true, but this program was built ",
+           "without NVTX (its headers come with the CUDA toolkit): build it where they are found, "
+           "or set trace.nvtx = false");
   clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   if (roles.world.rank() == 0) {
     const base::FileWork work{"removal", comm::RunWatch::report_folder(options)};
     std::error_code ignored;
-    std::filesystem::remove_all(comm::RunWatch::report_folder(options), ignored);  // what an earlier run left there would be taken for this one's
+    std::filesystem::remove_all(
+        comm::RunWatch::report_folder(options),
+        ignored);  // what an earlier run left there would be taken for this one's
   }
   if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
   add_stop_conditions();
   watch_.ask([this] { return inside_.ask(); });
-  term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
-    comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
-  });
+  term_watch_ = std::make_unique<job::TermWatch>(
+      [this] { return term_facts(); },
+      [this] {
+        comm::abort_job([this] { return leave_at_once(); },
+                        static_cast<int>(ExitCode::stopped_without_checkpoint));
+      });
 }
 
 RunContext::~RunContext() { watch_.ask(nullptr); }
 
 void RunContext::add_stop_conditions() {
-  const auto when = [](bool holds, job::StopReason reason) { return holds ? reason : job::StopReason::none; };
+  const auto when = [](bool holds, job::StopReason reason) {
+    return holds ? reason : job::StopReason::none;
+  };
   if (options_.run.stop_within == config::StopWithin::step) {
-    inside_.add([=, this] { return when(base::monotonic_seconds() > standing_.latest_stop, job::StopReason::walltime); });
-    inside_.add([=, this] { return when(stop_file_ && stop_file_->seen(), job::StopReason::stop_file); });
+    inside_.add([=, this] {
+      return when(base::monotonic_seconds() > standing_.latest_stop, job::StopReason::walltime);
+    });
+    inside_.add(
+        [=, this] { return when(stop_file_ && stop_file_->seen(), job::StopReason::stop_file); });
     inside_.add(job::pending_signal);
   }
-  between_.add([=, this] { return when(walltime_.must_stop(next_iteration()), job::StopReason::walltime); });
-  between_.add([=, this] { return when(checkpoints_ && checkpoints_.load()->time_is_due(), job::StopReason::save_and_go_on); });
+  between_.add(
+      [=, this] { return when(walltime_.must_stop(next_iteration()), job::StopReason::walltime); });
+  between_.add([=, this] {
+    return when(checkpoints_ && checkpoints_.load()->time_is_due(),
+                job::StopReason::save_and_go_on);
+  });
   between_.add([=, this] { return when(measures_a_save(), job::StopReason::save_and_go_on); });
 }
 
@@ -81,7 +106,10 @@ void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations)
   std::string line = base::text("iteration ", iteration, "/", iterations, "  ", phase);
   if (iteration > 1) {
     const double per_iteration = since_start_.seconds() / static_cast<double>(iteration - 1);
-    line += base::text("  about ", base::human_seconds(per_iteration * static_cast<double>(iterations - iteration + 1)), " left");
+    line += base::text(
+        "  about ",
+        base::human_seconds(per_iteration * static_cast<double>(iterations - iteration + 1)),
+        " left");
   }
   log::live(line);
 }
@@ -104,7 +132,8 @@ void RunContext::mark_place() {
 }
 
 void RunContext::waited() {
-  if (options_.run.stop_within == config::StopWithin::step) standing_.began = base::monotonic_seconds();
+  if (options_.run.stop_within == config::StopWithin::step)
+    standing_.began = base::monotonic_seconds();
 }
 
 bool RunContext::stop_wanted() {
@@ -142,7 +171,8 @@ void RunContext::measure_saves() {
 job::NextIteration RunContext::next_iteration() const {
   const int64_t next = standing_.current + 1;
   const auto& eval = options_.eval;
-  const bool evaluates = !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
+  const bool evaluates =
+      !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
   return {evaluates, checkpoints_ && checkpoints_.load()->busy()};
 }
 
@@ -150,7 +180,8 @@ bool RunContext::measures_a_save() {
   const int64_t current = standing_.current;
   const int64_t interval = options_.ckpt.interval.iterations;
   const int64_t to_the_end = iterations_ - current;
-  const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
+  const int64_t until_save =
+      interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
   if (!walltime_.wants_measurement(static_cast<double>(until_save))) return false;
   if (checkpoints_ && checkpoints_.load()->busy()) return false;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
@@ -160,26 +191,32 @@ bool RunContext::measures_a_save() {
 void RunContext::announce_stop() {
   const auto left = walltime_.remaining();
   const auto save = walltime_.save_seconds();
-  if (!left || iterations_ <= standing_.current || (iteration_announced_ && (save_announced_ || !save))) return;
+  if (!left || iterations_ <= standing_.current ||
+      (iteration_announced_ && (save_announced_ || !save)))
+    return;
   iteration_announced_ = true;
   save_announced_ = save.has_value();
-  log::info(base::text("walltime: will stop at about ", job::clock_time(*left - walltime_.needed()), " (an iteration takes ",
-                       base::human_seconds(walltime_.longest_phase()),
-                       save ? ", a checkpoint " + base::human_seconds(*save) : ", no checkpoint measured yet", "; the job ends at ",
-                       job::clock_time(*left), ")"));
+  log::info(base::text(
+      "walltime: will stop at about ", job::clock_time(*left - walltime_.needed()),
+      " (an iteration takes ", base::human_seconds(walltime_.longest_phase()),
+      save ? ", a checkpoint " + base::human_seconds(*save) : ", no checkpoint measured yet",
+      "; the job ends at ", job::clock_time(*left), ")"));
 }
 
 job::StopReason RunContext::agree_to_stop() {
   const trace::Phase phase{"agree to stop"};
   measure_saves();
   mark_place();
-  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, between_.ask());
+  const auto stop = comm::agree_to_stop(
+      roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, between_.ask());
   standing_.finished = standing_.current.load();
   if (stop > job::StopReason::save_and_go_on) {
     leaving();
   } else {
     announce_stop();
-    standing_.latest_stop = walltime_.latest_stop(standing_.stretch, checkpoints_ && checkpoints_.load()->busy()).value_or(std::numeric_limits<double>::infinity());
+    standing_.latest_stop =
+        walltime_.latest_stop(standing_.stretch, checkpoints_ && checkpoints_.load()->busy())
+            .value_or(std::numeric_limits<double>::infinity());
   }
   return stop;
 }
@@ -190,7 +227,9 @@ void RunContext::save_request_served() {
   const base::FileWork work{"removal", folder_.save_file()};
   std::error_code error;
   std::filesystem::remove(folder_.save_file(), error);
-  if (error) log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (", error.message(), "): every iteration is saved"));
+  if (error)
+    log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (",
+                            error.message(), "): every iteration is saved"));
 }
 
 int64_t RunContext::newest_committed() const {
@@ -203,7 +242,8 @@ int64_t RunContext::newest_committed() const {
     for (const auto& one : found) {
       if (one.fence == folder_.lock().fence()) newest = std::max(newest, one.step);
     }
-  } catch (const std::exception&) {  // the folder cannot be read now: as if nothing were saved since the start
+  } catch (const std::exception&) {  // the folder cannot be read now: as if nothing were saved
+                                     // since the start
   }
   return newest;
 }
@@ -213,7 +253,8 @@ job::TermFacts RunContext::term_facts() const {
   facts.grace = options_.run.term_grace.seconds;
   facts.leads = roles_.world.rank() == 0;
   facts.saving = facts.leads && standing_.saving && newest_committed() != standing_.finished;
-  if (standing_.leaving) return facts;  // the last checkpoint is being written, or the run is at its end
+  if (standing_.leaving)
+    return facts;  // the last checkpoint is being written, or the run is at its end
   const double stretch = standing_.stretch;
   const double save = standing_.save;
   if (stretch > 0 && save > 0) {
@@ -227,13 +268,17 @@ int RunContext::leave_at_once() const {
   const int64_t finished = standing_.finished;
   const int64_t newest = newest_committed();
   const bool whole = newest >= 0 && newest >= finished;
-  const auto code = whole ? ExitCode::stopped_with_checkpoint : ExitCode::stopped_without_checkpoint;
+  const auto code =
+      whole ? ExitCode::stopped_with_checkpoint : ExitCode::stopped_without_checkpoint;
   const std::string lost = whole ? "only the unfinished iteration is lost"
-                                 : base::text("iterations ", std::max<int64_t>(newest, 0) + 1, " to ", standing_.current.load(), " are lost");
-  log::warning(base::text("leaving at once: run.term_grace, ", base::human_seconds(options_.run.term_grace.seconds),
-                          " from SIGTERM to the kill, is too short for what is under way and a checkpoint; ",
-                          newest >= 0 ? base::text("the last checkpoint is of iteration ", newest) : std::string("there is no checkpoint"), ", ", lost,
-                          " (exit code ", static_cast<int>(code), ")"));
+                                 : base::text("iterations ", std::max<int64_t>(newest, 0) + 1,
+                                              " to ", standing_.current.load(), " are lost");
+  log::warning(base::text(
+      "leaving at once: run.term_grace, ", base::human_seconds(options_.run.term_grace.seconds),
+      " from SIGTERM to the kill, is too short for what is under way and a checkpoint; ",
+      newest >= 0 ? base::text("the last checkpoint is of iteration ", newest)
+                  : std::string("there is no checkpoint"),
+      ", ", lost, " (exit code ", static_cast<int>(code), ")"));
   return static_cast<int>(code);
 }
 
@@ -254,15 +299,21 @@ void RunContext::merge_trace() {
   identity.origin = origin_;
   const std::vector<std::string> fragments = roles_.world.gather(trace::trace_events(identity), 0);
   if (roles_.world.rank() != 0) return;
-  report::side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
+  report::side_output(options_.trace.file, [&] {
+    base::write_file_atomically(folder_.path() / options_.trace.file,
+                                trace::merge_trace(fragments));
+  });
 }
 
-void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
+void RunContext::finish(const std::string& title, const std::vector<double>& curve,
+                        const report::IterationMetrics& last,
                         const report::GenerationTotals& generation) {
   if (roles_.world.rank() == 0) folder_.obey_stop_file();
   if (options_.trace.enabled) merge_trace();
-  const auto run = options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns;
-  report::write_end(roles_.world, roles_.text(), folder_.path(), {since_start_.seconds(), run, generation, last, title, curve});
+  const auto run =
+      options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns;
+  report::write_end(roles_.world, roles_.text(), folder_.path(),
+                    {since_start_.seconds(), run, generation, last, title, curve});
 }
 
 }  // namespace trireme::driver

@@ -1,4 +1,5 @@
-// What every run has around its loop: the batch job, the walltime, the agreed stop, trace and table, the exit.
+// What every run has around its loop: the batch job, the walltime, the agreed stop, trace and
+// table, the exit.
 #pragma once
 
 #include <atomic>
@@ -11,39 +12,44 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "trireme/report/generation_totals.hpp"
-#include "trireme/report/iteration_metrics.hpp"
-#include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
-#include "trireme/comm/run_watch.hpp"
-#include "trireme/job/stop_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/roles.hpp"
+#include "trireme/comm/run_watch.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
 #include "trireme/job/stop_conditions.hpp"
+#include "trireme/job/stop_file.hpp"
 #include "trireme/job/term_watch.hpp"
 #include "trireme/job/walltime.hpp"
+#include "trireme/report/generation_totals.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::driver {
 
 class RunContext {
  public:
-  // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, comm::RunWatch& watch);
+  // Collective over world. From here on signals are served; rank 0 asks the batch system for the
+  // end of the job.
+  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
+             comm::RunWatch& watch);
   ~RunContext();
 
-  // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
+  // The run can make checkpoints: how long they take goes into the walltime rule. Null once they
+  // are gone. Local.
   void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
 
   // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
-  // Where work inside an iteration can be left: whether the run is to stop, as far as this rank has heard. Cheap; local; main thread.
+  // Where work inside an iteration can be left: whether the run is to stop, as far as this rank has
+  // heard. Cheap; local; main thread.
   bool stop_wanted();
   // The same of all `ranks`, with what asks for it; none: they go on. Collective over them.
   job::StopReason agree_to_leave(const comm::CommView& ranks);
-  // This rank only waits for others until waited(): what they do is not its own stretch of work. Local.
+  // This rank only waits for others until waited(): what they do is not its own stretch of work.
+  // Local.
   void waited();
   // All ranks are about to write their last checkpoint. Local.
   void leaving();
@@ -61,20 +67,22 @@ class RunContext {
   // Writes trace.json with what was recorded so far. Collective.
   void write_trace();
   // The end: trace, table, summary.json, plot. Collective.
-  void finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
-              const report::GenerationTotals& generation);
+  void finish(const std::string& title, const std::vector<double>& curve,
+              const report::IterationMetrics& last, const report::GenerationTotals& generation);
 
  private:
   // How the run stands, for the thread that leaves after SIGTERM. Seconds; 0: not known.
   struct Standing {
     std::atomic<int64_t> current{0};    // iteration at work
     std::atomic<int64_t> finished{-1};  // iterations done; -1: the run is starting
-    std::atomic<double> began{0};       // when the run could last be left, on the monotonic clock; 0: not yet
-    std::atomic<double> stretch{0};     // longest so far between two such moments
-    std::atomic<double> latest_stop{std::numeric_limits<double>::infinity()};  // by the walltime, on the monotonic clock
+    std::atomic<double> began{
+        0};  // when the run could last be left, on the monotonic clock; 0: not yet
+    std::atomic<double> stretch{0};  // longest so far between two such moments
+    std::atomic<double> latest_stop{
+        std::numeric_limits<double>::infinity()};  // by the walltime, on the monotonic clock
     std::atomic<double> save{0};
     std::atomic<bool> saving{false};
-    std::atomic<bool> leaving{false};   // the last checkpoint has begun
+    std::atomic<bool> leaving{false};  // the last checkpoint has begun
   };
 
   void measure_saves();
@@ -102,7 +110,7 @@ class RunContext {
   int64_t saves_seen_ = 0;
   bool save_announced_ = false;
   bool iteration_announced_ = false;
-  std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
+  std::optional<base::Stopwatch> closing_;    // since the last checkpoint was written
   std::unique_ptr<job::StopFile> stop_file_;  // on rank 0
   job::StopConditions inside_;   // of this rank, while an iteration is at work; any thread
   job::StopConditions between_;  // two iterations

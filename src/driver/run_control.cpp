@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "driver/models.hpp"
-#include "trireme/machine/device.hpp"
-#include "trireme/report/exports.hpp"
-#include "trireme/report/sample_log.hpp"
-#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
+#include "trireme/machine/device.hpp"
+#include "trireme/report/exports.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/trace/device_clock.hpp"
 #include "trireme/trace/device_wait.hpp"
 
@@ -25,7 +25,9 @@ RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
     : run_(run),
       savable_(std::move(savable)),
       iterations_(iterations),
-      checkpoints_(run.options, run.roles, run.folder, machine::state_device(run.options, run.device), run.session.facts().thread_multiple) {
+      checkpoints_(run.options, run.roles, run.folder,
+                   machine::state_device(run.options, run.device),
+                   run.session.facts().thread_multiple) {
   for (const SavedModel& model : savable_.models) checkpoints_.add(model);
   run_.context.watch(&checkpoints_);
 }
@@ -39,13 +41,16 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   start.resumed = found.has_value();
   Progress& progress = start.progress;
   if (found) {
-    VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ", run_.folder.checkpoints().string(),
-             " is one of `trireme ", found->command, "`: choose another run.dir or ckpt.resume = \"never\"");
+    VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ",
+             run_.folder.checkpoints().string(), " is one of `trireme ", found->command,
+             "`: choose another run.dir or ckpt.resume = \"never\"");
     progress = *found;
     if (run_.leads()) {
       log::info(base::text("resumed after iteration ", progress.iteration,
-                           progress.inside_iteration() ? base::text(", inside the next one (", progress.phase, ", ", progress.mini_batch, " optimizer steps done)")
-                                                       : std::string{}));
+                           progress.inside_iteration()
+                               ? base::text(", inside the next one (", progress.phase, ", ",
+                                            progress.mini_batch, " optimizer steps done)")
+                               : std::string{}));
     }
   } else {
     progress.command = command;
@@ -53,14 +58,18 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   }
   savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
   comm::fail_together_on_root(run_.roles.world, [&] {
-    if (found) learn::check_changes({found->deck, found->inputs}, {run_.folder.deck(), savable_.inputs}, run_.options.ckpt.allow_changes);
+    if (found)
+      learn::check_changes({found->deck, found->inputs}, {run_.folder.deck(), savable_.inputs},
+                           run_.options.ckpt.allow_changes);
     run_.folder.keep_deck();
   });
   progress.inputs = savable_.inputs;
   if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
-  if (run_.leads()) metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl", progress.metrics_cursor);
+  if (run_.leads())
+    metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl",
+                                                          progress.metrics_cursor);
   return start;
 }
 
@@ -74,12 +83,16 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   progress.rewards.push_back(metrics.get(curve()));
   metrics.version = progress.version;
   metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
-  for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
-  for (const auto& [name, device_seconds] : trace::device_phase_seconds()) metrics.seconds[name + "_device"] = device_seconds;
+  for (const auto& [name, phase_seconds] : trace::phase_seconds())
+    metrics.seconds[name] = phase_seconds;
+  for (const auto& [name, device_seconds] : trace::device_phase_seconds())
+    metrics.seconds[name + "_device"] = device_seconds;
   metrics.seconds["total"] = seconds;
-  if (!run_.device.is_cpu()) metrics.seconds["device_waits"] = run_.roles.world.max(trace::take_device_wait());
+  if (!run_.device.is_cpu())
+    metrics.seconds["device_waits"] = run_.roles.world.max(trace::take_device_wait());
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
-  if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
+  if (checkpoints_.failures() > 0)
+    metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {
     report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(report::to_console(metrics, iterations_));
@@ -87,10 +100,13 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   progress.metrics_cursor = metrics_cursor();
   last_ = metrics;
   generation_.add(metrics);
-  divergence_.look_at({.kl = metrics.get("kl"), .entropy = metrics.get("entropy"), .reward = metrics.get("reward")});
+  divergence_.look_at({.kl = metrics.get("kl"),
+                       .entropy = metrics.get("entropy"),
+                       .reward = metrics.get("reward")});
 }
 
-std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, const report::IterationMetrics& metrics) const {
+std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best,
+                                                 const report::IterationMetrics& metrics) const {
   const std::string& name = run_.options.ckpt.best_metric;
   const double value = name.empty() ? std::nan("") : metrics.get(name);
   if (!std::isfinite(value)) return std::nullopt;
@@ -100,7 +116,8 @@ std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, con
   return BestCheckpoint{name, metrics.iteration, value};
 }
 
-std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics& metrics, Progress& progress, double seconds) {
+std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics& metrics,
+                                                  Progress& progress, double seconds) {
   const auto best = better(progress.best, metrics);
   if (best) progress.best = *best;
   run_.context.phase_took(seconds);
@@ -119,14 +136,21 @@ std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics
 bool RunControl::target_reached(const Progress& progress) {
   const config::CkptOptions& ckpt = run_.options.ckpt;
   const double value = progress.best.value;
-  if (progress.best.iteration < 0 || progress.best.metric != ckpt.best_metric || run_.options.eval.steps <= 0) return false;
-  const bool good = ckpt.target && (config::smaller_is_better(ckpt.best_metric) ? value <= *ckpt.target : value >= *ckpt.target);
-  const int64_t fruitless = (progress.iteration - progress.best.iteration) / run_.options.eval.steps;
+  if (progress.best.iteration < 0 || progress.best.metric != ckpt.best_metric ||
+      run_.options.eval.steps <= 0)
+    return false;
+  const bool good =
+      ckpt.target &&
+      (config::smaller_is_better(ckpt.best_metric) ? value <= *ckpt.target : value >= *ckpt.target);
+  const int64_t fruitless =
+      (progress.iteration - progress.best.iteration) / run_.options.eval.steps;
   const bool idle = ckpt.patience > 0 && fruitless >= ckpt.patience;
   if (!good && !idle) return false;
   if (run_.leads()) {
-    log::info(good ? base::text("the run is done: ", ckpt.best_metric, " is ", value, ", which reaches ckpt.target = ", *ckpt.target)
-                   : base::text("the run is done: ", fruitless, " evaluations brought no better ", ckpt.best_metric, " than ", value, " (ckpt.patience)"));
+    log::info(good ? base::text("the run is done: ", ckpt.best_metric, " is ", value,
+                                ", which reaches ckpt.target = ", *ckpt.target)
+                   : base::text("the run is done: ", fruitless, " evaluations brought no better ",
+                                ckpt.best_metric, " than ", value, " (ckpt.patience)"));
   }
   ended_early_ = true;
   return true;
@@ -139,7 +163,8 @@ void RunControl::save(const Progress& progress, bool wait) {
     const trace::Region phase{"output files", progress.iteration, trace::Category::phase};
     const trace::Region region{"sync output files", trace::no_argument, trace::Category::io};
     report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
-    report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
+    report::side_output("samples.jsonl",
+                        [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
     report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
   }
   StoredParts parts;
@@ -160,11 +185,14 @@ void RunControl::save(const Progress& progress, bool wait) {
 }
 
 bool RunControl::export_or_go_on(const std::string& name) {
-  return report::side_output(base::text("the export ", name, "/"), [&] { savable_.export_trained(name); });  // its errors are agreed
+  return report::side_output(base::text("the export ", name, "/"),
+                             [&] { savable_.export_trained(name); });  // its errors are agreed
 }
 
 ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
-  if (run_.leads()) log::info(base::text("stopping after iteration ", progress.iteration, " (", job::to_string(reason), "): saving"));
+  if (run_.leads())
+    log::info(base::text("stopping after iteration ", progress.iteration, " (",
+                         job::to_string(reason), "): saving"));
   save(progress, true);
   return leave(progress.rewards);
 }
@@ -197,10 +225,13 @@ ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinish
   unfinished_ = std::move(unfinished);
   const bool nothing_new = !progress.inside_iteration() && checkpoints_.holds(progress.iteration);
   if (run_.leads()) {
-    const std::string place = nothing_new                   ? std::string("nothing is done of it that the last checkpoint lacks")
-                              : progress.inside_iteration() ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
-                                                            : std::string("its rollout is made again: saving");
-    log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (", job::to_string(why_), "); ", place));
+    const std::string place =
+        nothing_new ? std::string("nothing is done of it that the last checkpoint lacks")
+        : progress.inside_iteration()
+            ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
+            : std::string("its rollout is made again: saving");
+    log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (",
+                         job::to_string(why_), "); ", place));
   }
   if (!nothing_new) save(progress, true);
   return leave(progress.rewards);
@@ -210,24 +241,30 @@ ExitCode RunControl::leave(const std::vector<double>& rewards) {
   run_.context.finish(curve(), rewards, last_, generation_);
   const std::string memory = machine::MemoryCheck::compare(last_.memory);
   if (run_.leads() && !memory.empty()) log::info(memory);
-  if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
+  if (run_.leads())
+    log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
 }
 
 ExitCode RunControl::finish(const Progress& progress) {
   if (checkpoints_.committed() != progress.iteration) save(progress, true);
   const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
-  run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_, generation_);
+  run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_,
+                      generation_);
   if (run_.leads()) {
     log::info(machine::MemoryCheck::compare(last_.memory));
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));
-    log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(), " (open it in ui.perfetto.dev)"));
-    log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));
+    log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(),
+                         " (open it in ui.perfetto.dev)"));
+    log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(),
+                         " (HDF5; look inside with h5ls -r)"));
   }
   if (exported) return ExitCode::done;
   if (run_.leads()) {
-    log::error(base::text("the run is done and its last checkpoint whole, but the export hf/ failed (see above): make it with `trireme convert ",
-                          run_.folder.path().string(), " FOLDER` (exit code 74)"));
+    log::error(
+        base::text("the run is done and its last checkpoint whole, but the export hf/ failed (see "
+                   "above): make it with `trireme convert ",
+                   run_.folder.path().string(), " FOLDER` (exit code 74)"));
   }
   return ExitCode::io_error;
 }

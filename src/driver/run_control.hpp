@@ -1,5 +1,5 @@
-// What happens around the iterations of every pipeline: the resumed state, the report of an iteration, checkpoints, the agreed stop, the
-// end.
+// What happens around the iterations of every pipeline: the resumed state, the report of an
+// iteration, checkpoints, the agreed stop, the end.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
+#include "driver/run.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/driver/progress.hpp"
 #include "trireme/learn/divergence.hpp"
 #include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
-#include "trireme/driver/progress.hpp"
-#include "driver/run.hpp"
-#include "trireme/base/error.hpp"
 
 namespace trireme::driver {
 
@@ -27,11 +27,13 @@ struct Savable {
   std::function<void(const std::string& name)> export_trained;
   // Digests of what the run reads: data, reference.
   learn::Inputs inputs = {};
-  // This rank's part of rollouts that wait for the next iterations, and of what generators remember; `unfinished` stays empty. Collective.
+  // This rank's part of rollouts that wait for the next iterations, and of what generators
+  // remember; `unfinished` stays empty. Collective.
   std::function<StoredParts()> rollouts = [] { return StoredParts(); };
 };
 
-// Declare it behind the models that it saves: a save in the background reads them, and its end is awaited here.
+// Declare it behind the models that it saves: a save in the background reads them, and its end is
+// awaited here.
 class RunControl {
  public:
   // Collective over world, after all child processes were started. `iterations`: of the whole run.
@@ -44,30 +46,38 @@ class RunControl {
     StoredParts parts;
     bool resumed = false;  // from a checkpoint, which was read into the models
   };
-  // The newest checkpoint, or the progress of a new run whose learning rates span `schedule_steps`. Opens metrics.jsonl. Collective.
+  // The newest checkpoint, or the progress of a new run whose learning rates span `schedule_steps`.
+  // Opens metrics.jsonl. Collective.
   Start resume_or_begin(int64_t schedule_steps);
 
   // Whether the held-out data is due after this iteration: every eval.steps, and after the last.
   bool evaluation_due(int64_t iteration) const;
-  // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress` remembers both. Collective.
+  // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress`
+  // remembers both. Collective.
   void report(report::IterationMetrics& metrics, Progress& progress, double seconds);
-  // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.
-  // Collective.
-  std::optional<ExitCode> end_iteration(const report::IterationMetrics& metrics, Progress& progress, double seconds);
-  // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor ckpt.patience has ended it.
+  // After each iteration: agrees with the others whether to stop, saves when it is time. The exit
+  // code of a run that has to leave. Collective.
+  std::optional<ExitCode> end_iteration(const report::IterationMetrics& metrics, Progress& progress,
+                                        double seconds);
+  // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor
+  // ckpt.patience has ended it.
   bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
-  // Where work inside an iteration can be left: whether it should be, as far as this rank has heard. Local.
+  // Where work inside an iteration can be left: whether it should be, as far as this rank has
+  // heard. Local.
   bool stop_wanted() { return run_.context.stop_wanted(); }
   // The same of all `ranks`, which act alike. Collective over them.
   bool agree_to_leave(const comm::CommView& ranks);
-  // Waits for all ranks, whose work may last longer than this one's; `meanwhile` as in CommView::sleeping_barrier(). Collective over world.
+  // Waits for all ranks, whose work may last longer than this one's; `meanwhile` as in
+  // CommView::sleeping_barrier(). Collective over world.
   void meet(const std::function<bool()>& meanwhile = [] { return false; });
   // Waits for what other ranks send, until `done` says that it is here. Local.
   void wait(const char* what, const std::function<bool()>& done);
-  // Whether all ranks have done their part; else the run stops, and why is known to all. Collective over world.
+  // Whether all ranks have done their part; else the run stops, and why is known to all. Collective
+  // over world.
   bool all_finished(bool mine);
-  // Leaves inside an iteration, when all ranks know that the run stops: `progress` says where it lies, `unfinished` is this rank's part of what is
-  // done of it. Nothing is written when nothing is new. Collective.
+  // Leaves inside an iteration, when all ranks know that the run stops: `progress` says where it
+  // lies, `unfinished` is this rank's part of what is done of it. Nothing is written when nothing
+  // is new. Collective.
   ExitCode leave_inside(const Progress& progress, std::string unfinished);
   // The end of the run: last checkpoint, export, table, plot. Collective.
   ExitCode finish(const Progress& progress);
@@ -75,10 +85,14 @@ class RunControl {
  private:
   std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
-  std::optional<BestCheckpoint> better(const BestCheckpoint& best, const report::IterationMetrics& metrics) const;
+  std::optional<BestCheckpoint> better(const BestCheckpoint& best,
+                                       const report::IterationMetrics& metrics) const;
   bool target_reached(const Progress& progress);
   void save(const Progress& progress, bool wait);
-  int64_t metrics_cursor() const { return run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0); }
+  int64_t metrics_cursor() const {
+    return run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0},
+                                            0);
+  }
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
   ExitCode leave(const Progress& progress, job::StopReason reason);

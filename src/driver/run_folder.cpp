@@ -22,8 +22,9 @@ void make_folders(const std::vector<std::filesystem::path>& folders) {
       std::filesystem::create_directories(folder);
     }
   } catch (const std::filesystem::filesystem_error& error) {
-    throw UserError(*base::file_error_code(error),
-                    base::text("cannot create the run folder (", error.what(), "): choose another run.dir"));
+    throw UserError(
+        *base::file_error_code(error),
+        base::text("cannot create the run folder (", error.what(), "): choose another run.dir"));
   }
 }
 
@@ -33,12 +34,17 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
     : path_(options.run.dir), checkpoints_(options.ckpt_path()), deck_(config::dump_deck(options)) {
   comm::fail_together_on_root(world, [&] { make_folders({path_ / "logs", checkpoints_}); });
   lock_ = std::make_unique<checkpoint::RunLock>(
-      world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+      world, path_,
+      checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
   std::error_code unknown;
-  const bool apart = !std::filesystem::equivalent(path_, checkpoints_, unknown);  // ckpt.path may be run.dir, which is locked by now
+  const bool apart = !std::filesystem::equivalent(
+      path_, checkpoints_, unknown);  // ckpt.path may be run.dir, which is locked by now
   if (world.broadcast_value(apart, 0)) {
     checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
-        world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .gone = lock_->taken_from(), .what = "folder of checkpoints (ckpt.path)"});
+        world, checkpoints_,
+        checkpoint::LockOptions{.take_over = options.run.take_over,
+                                .gone = lock_->taken_from(),
+                                .what = "folder of checkpoints (ckpt.path)"});
   }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
@@ -55,8 +61,10 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
     }();
     if (!known) keep_deck();
     const base::FileWork work{"removal", stop_file()};
-    for (const auto& file : {obeyed_stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
-    VALIDATE(!obey_stop_file(), ExitCode::stopped_with_checkpoint, "not started: the file ", stop_file().string(), " was there already, touched while ",
+    for (const auto& file : {obeyed_stop_file(), save_file()})
+      std::filesystem::remove(file, ignored);  // asked the last run, not this one
+    VALIDATE(!obey_stop_file(), ExitCode::stopped_with_checkpoint, "not started: the file ",
+             stop_file().string(), " was there already, touched while ",
              "nobody ran here. It is called `stopped` now: start the same command again to go on");
   });
 }
@@ -70,7 +78,8 @@ bool RunFolder::obey_stop_file() const {
   std::error_code error;
   std::filesystem::rename(stop_file(), obeyed_stop_file(), error);
   if (error && error != std::errc::no_such_file_or_directory) {
-    log::warning(base::text("the file ", stop_file().string(), " cannot be renamed (", error.message(), "): remove it, or the next start ends at once"));
+    log::warning(base::text("the file ", stop_file().string(), " cannot be renamed (",
+                            error.message(), "): remove it, or the next start ends at once"));
   }
   return !error;
 }

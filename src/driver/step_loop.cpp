@@ -5,18 +5,18 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trireme/learn/iteration_numbers.hpp"
-#include "trireme/learn/datasets.hpp"
-#include "trireme/machine/device.hpp"
 #include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
-#include "trireme/config/refuse.hpp"
-#include "trireme/learn/same_inputs.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/config/refuse.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/learn/datasets.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/learn/same_inputs.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/report/exports.hpp"
 
 namespace trireme::driver {
@@ -32,22 +32,27 @@ int64_t steps_of(const config::Options& options, const data::PromptSampler& samp
 
 std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.eval.dataset.empty()) return std::nullopt;
-  return learn::load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
+  return learn::load_training(run.options, run.options.eval.dataset, run.command, tokenizer,
+                              run.roles.world);
 }
 
-learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const learn::ModelStart& start, const learn::TrainingSet& rows) {
+learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer,
+                        const learn::ModelStart& start, const learn::TrainingSet& rows) {
   if (!run.leads()) return {};
-  learn::Inputs inputs = learn::common_inputs(run.options, run.command, tokenizer, start.spec.shape);
+  learn::Inputs inputs =
+      learn::common_inputs(run.options, run.command, tokenizer, start.spec.shape);
   inputs.emplace_back("data.dataset", learn::digest_of(rows));
   return inputs;
 }
 
 }  // namespace
 
-StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
+StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
+                   config::Command command)
     : run_(options, session, command),
       tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
-      rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
+      rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_,
+                                 run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
       start_(learn::trained_start(run_.options, learn::head_of(command))),
       iterations_(steps_of(run_.options, sampler_)),
@@ -64,8 +69,10 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
   machine::use_device(run_.device, run_.options.train.deterministic, run_.roles.world);
-  run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world, run_.roles.topology, start_.spec, nullptr, run_.device);
-  if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
+  run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world,
+                    run_.roles.topology, start_.spec, nullptr, run_.device);
+  if (run_.command != config::Command::dpo)
+    return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
                                 {.name = "reference",
@@ -78,14 +85,16 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
 }
 
 std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
-  return make_sharded(run_.roles.trainers, start_.spec, run_.device,
-                      {.name = "actor",
-                       .compute = run_.options.model.compute(),
-                       .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
-                       .node_weights = run_.options.train.node_weights,
-                       .reduce = run_.options.train.reduce_dtype, .reduce_once = run_.options.train.reduce_once,
-                       .offload = run_.options.train.optimizer_offload,
-                       .rings = run_.roles.rings});
+  return make_sharded(
+      run_.roles.trainers, start_.spec, run_.device,
+      {.name = "actor",
+       .compute = run_.options.model.compute(),
+       .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
+       .node_weights = run_.options.train.node_weights,
+       .reduce = run_.options.train.reduce_dtype,
+       .reduce_once = run_.options.train.reduce_once,
+       .offload = run_.options.train.optimizer_offload,
+       .rings = run_.roles.rings});
 }
 
 Progress StepLoop::resume_or_start() {
@@ -114,7 +123,8 @@ ExitCode StepLoop::run() {
     metrics.iteration = iteration;
     machine::ThreadMeter meter;
     meter.start();
-    train(sampler_.draw(run_.options.train.batch_size), metrics);  // the same rows on every rank, no message
+    train(sampler_.draw(run_.options.train.batch_size),
+          metrics);  // the same rows on every rank, no message
     meter.stop();
     add_thread_metrics(meter.worked(), metrics);
     progress.sampler = sampler_.state();
@@ -136,15 +146,19 @@ void StepLoop::add_thread_metrics(int worked, report::IterationMetrics& metrics)
 
 void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
+  const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(),
+                                        run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   learn::DeviceSums sums(std::ssize(objective_->quantities()));
   for (int64_t left = std::ssize(batches); const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
-    model_->forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
-    }, zero::reduce_before(--left));
+    model_->forward_backward(
+        batch.packed,
+        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
+        },
+        zero::reduce_before(--left));
   }
   const double rate = rate_->at_or_last(model_->steps());
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
@@ -164,7 +178,8 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   run_.context.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
-  const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
+  const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.batch(),
+                                        run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   learn::DeviceSums sums(std::ssize(objective_->quantities()));
   for (const learn::RowBatch& part : batches) {
@@ -176,7 +191,8 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   }
   std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);
-  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
+  for (const auto& [name, value] : objective_->metrics(means, totals))
+    metrics.set("eval_" + name, value);
   if (const auto moments = objective_->reward_moments(means, totals)) {
     reward_scale_ = {finished_, moments->mean, std::max(moments->deviation, smallest_deviation)};
   }
@@ -193,15 +209,19 @@ void StepLoop::export_trained(const std::string& name) {
     spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name, run_.export_type(spec));
+  export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name,
+               run_.export_type(spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + report::ema_suffix), run_.export_type(spec), Weights::average);
+    export_model(run_.options, run_.roles, spec, model_.get(),
+                 run_.folder.path() / (name + report::ema_suffix), run_.export_type(spec),
+                 Weights::average);
   }
 }
 
 namespace {
 
-ExitCode run_steps(const config::Options& options, const comm::Session& session, config::Command command) {
+ExitCode run_steps(const config::Options& options, const comm::Session& session,
+                   config::Command command) {
   config::refuse_crash_in_production(options);
   return StepLoop(options, session, command).run();
 }

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "trireme/learn/bad_batches.hpp"
-#include "trireme/learn/model_start.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/learn/skipped_steps.hpp"
+#include "trireme/learn/bad_batches.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/learn/objective.hpp"
+#include "trireme/learn/skipped_steps.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/schedule.hpp"

@@ -23,17 +23,22 @@
 namespace trireme::driver {
 namespace {
 
-std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const comm::Roles& roles,
-                                               const model::ModelSpec& spec, at::Device device, const machine::MemoryCheck& memory, const char* name) {
-  return make_sharded(roles.trainers, spec, device, {.name = name,
-                                                      .compute = options.model.compute(),
-                                                      .training = zero::Training::trainable,
-                                                      .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
-                                                      .track_changes = kernels::on_host(device) && sends_deltas(options, roles),
-                                                      .node_weights = options.train.node_weights,
-                                                      .reduce = options.train.reduce_dtype, .reduce_once = options.train.reduce_once,
-                                                       .offload = options.train.optimizer_offload,
-                                                       .rings = roles.rings});
+std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
+                                               const comm::Roles& roles,
+                                               const model::ModelSpec& spec, at::Device device,
+                                               const machine::MemoryCheck& memory,
+                                               const char* name) {
+  return make_sharded(roles.trainers, spec, device,
+                      {.name = name,
+                       .compute = options.model.compute(),
+                       .training = zero::Training::trainable,
+                       .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
+                       .track_changes = kernels::on_host(device) && sends_deltas(options, roles),
+                       .node_weights = options.train.node_weights,
+                       .reduce = options.train.reduce_dtype,
+                       .reduce_once = options.train.reduce_once,
+                       .offload = options.train.optimizer_offload,
+                       .rings = roles.rings});
 }
 
 std::unordered_map<uint64_t, int64_t> rows_by_id(const Samples& samples) {
@@ -44,9 +49,10 @@ std::unordered_map<uint64_t, int64_t> rows_by_id(const Samples& samples) {
 
 }  // namespace
 
-Trainer::Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
-                 const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads,
-                 const machine::MemoryCheck& memory, int64_t optimizer_steps)
+Trainer::Trainer(const config::Options& options, const comm::Roles& roles,
+                 const model::ModelSpec& actor, const std::optional<model::ModelSpec>& critic,
+                 at::Device device, machine::Threads threads, const machine::MemoryCheck& memory,
+                 int64_t optimizer_steps)
     : options_(options),
       ranks_(roles.trainers.batch()),
       device_(device),
@@ -68,32 +74,37 @@ void Trainer::start_average() {
 }
 
 void Trainer::sum(std::span<double> values) const {
-  ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
+  ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64,
+                    comm::Op::sum);
 }
 
-std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64_t version, const learn::BetweenMicroBatches& between) try {
+std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64_t version,
+                                              const learn::BetweenMicroBatches& between) try {
   threads_.use();
   learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, learn::scoring_temperature(options_), device_, between);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version,
+                                       learn::scoring_temperature(options_), device_, between);
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = learn::action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                      learn::critic_scale(options_, critic_->spec().shape), device_, between);
+    experience.values = learn::action_values(
+        *critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
+        learn::critic_scale(options_, critic_->spec().shape), device_, between);
   }
   return mismatch;
-} catch (const learn::PassLeft&) {
-  return std::nullopt;
-}
+} catch (const learn::PassLeft&) { return std::nullopt; }
 
-ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient) {
+ppo::PipelineReport Trainer::advantages(ppo::Experience& experience,
+                                        const learn::SequenceList& sequences,
+                                        double kl_coefficient) {
   std::unordered_map<uint64_t, size_t> place_of;
   for (size_t i = 0; i < sequences.size(); ++i) place_of.emplace(sequences[i].id, i);
   const ppo::RewardTable mine = ppo::reward_table(experience.samples);
   std::vector<int64_t> rows;
-  std::vector<double> all(3 * sequences.size(), 0.0);  // reward, length, truncated of every sequence
+  std::vector<double> all(3 * sequences.size(),
+                          0.0);  // reward, length, truncated of every sequence
   for (size_t i = 0; i < mine.reward.size(); ++i) {
     const size_t row = place_of.at(experience.samples.id[i]);
     rows.push_back(static_cast<int64_t>(row));
@@ -112,7 +123,8 @@ ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn
                          [this](std::span<double> values) { sum(values); });
 }
 
-learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+learn::UpdateStep Trainer::make_step(const ppo::Experience& experience,
+                                     const std::vector<std::vector<int64_t>>& micro_batches,
                                      const learn::PretrainingRows& pretraining, int64_t number) {
   learn::UpdateStep step;
   std::vector<int64_t> actions;
@@ -121,7 +133,8 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
     const auto more = ppo::action_counts(step.micro_batches.back().samples);
     actions.insert(actions.end(), more.begin(), more.end());
   }
-  step.normalizer = ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
+  step.normalizer =
+      ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
   if (pretraining) {
     step.pretraining = pretraining(number);
     step.pretraining_totals = learn::totals_of(step.pretraining, ranks_);
@@ -129,7 +142,8 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const UpdateSettings& settings, learn::UpdateReport& report) {
+bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences,
+                         const UpdateSettings& settings, learn::UpdateReport& report) {
   threads_.use();
   meter_.start();
   const ppo::Experience* held = &experience;
@@ -138,7 +152,8 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
   std::vector<int> owner;
   int64_t number = 0;  // of the step within the iteration
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
-    const learn::EpochPlan plan = learn::plan_epoch(options_, sequences, ranks_.size(), settings.iteration + 1, epoch);
+    const learn::EpochPlan plan =
+        learn::plan_epoch(options_, sequences, ranks_.size(), settings.iteration + 1, epoch);
     if (epoch == 0) owner = plan.owner;
     for (const auto& planned : plan.steps) {
       if (number++ < report.steps) continue;  // taken before the run was interrupted
@@ -152,22 +167,28 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
       if (ranks_.rank() == 0) learn::count_balance(planned, sequences);
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
-        for (int64_t& sequence : bin) sequence = row_of.at(sequences[static_cast<size_t>(sequence)].id);
+        for (int64_t& sequence : bin)
+          sequence = row_of.at(sequences[static_cast<size_t>(sequence)].id);
       }
       const learn::UpdateStep step = make_step(*held, mine, settings.pretraining, report.steps);
       settings.before_step();
       const bool talks = ranks_.rank() == 0;
-      const auto look_at = [&](learn::SkippedSteps& skips, const char* name, const zero::StepResult& result) {
+      const auto look_at = [&](learn::SkippedSteps& skips, const char* name,
+                               const zero::StepResult& result) {
         if (!result.updated) settings.skipped(step, report.steps + 1);
         skips.count(name, result, talks);
       };
       if (critic_) {
         const double rate = critic_rate_->at_or_last(critic_->steps());
-        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, rate, device_, report, settings.between));
+        look_at(
+            critic_skips_, "critic",
+            learn::critic_step(*critic_, step, options_, rate, device_, report, settings.between));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = actor_rate_.at_or_last(actor_->steps());
-        look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report, settings.between));
+        look_at(actor_skips_, "actor",
+                learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_,
+                                  report, settings.between));
       }
       ++report.steps;
     }
@@ -177,11 +198,13 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
 }
 
 void Trainer::average(learn::UpdateReport& report) const {
-  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss, report.entropy};
+  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss,
+                           report.entropy};
   const size_t losses = sums.size();
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
   sum(sums);
-  std::copy(sums.begin() + static_cast<std::ptrdiff_t>(losses), sums.end(), report.statistics.sums.begin());
+  std::copy(sums.begin() + static_cast<std::ptrdiff_t>(losses), sums.end(),
+            report.statistics.sums.begin());
   const auto steps = static_cast<double>(std::max<int64_t>(report.steps, 1));
   report.policy_loss = sums[0] / steps;
   report.value_loss = sums[1] / steps;
@@ -192,8 +215,10 @@ void Trainer::average(learn::UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-std::optional<double> Trainer::kl_to_reference(const learn::PipelineTotals& pipeline, const learn::UpdateReport& update) const {
-  if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
+std::optional<double> Trainer::kl_to_reference(const learn::PipelineTotals& pipeline,
+                                               const learn::UpdateReport& update) const {
+  if (options_.algo.kl.use_loss)
+    return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
   std::array<double, 2> sums{pipeline.kl, pipeline.sequences};
   sum(sums);
   return sums[0] / std::max(1.0, sums[1]);
@@ -202,12 +227,16 @@ std::optional<double> Trainer::kl_to_reference(const learn::PipelineTotals& pipe
 TrainingState Trainer::next_state(double kl_coefficient, const std::optional<double>& kl) const {
   const auto& options = options_.algo.kl;
   if (options.target && kl) {
-    kl_coefficient = ppo::adapt_kl_coefficient(kl_coefficient, *kl, *options.target, static_cast<double>(options_.sequences_per_iteration()),
-                                               static_cast<double>(options.horizon));
+    kl_coefficient =
+        ppo::adapt_kl_coefficient(kl_coefficient, *kl, *options.target,
+                                  static_cast<double>(options_.sequences_per_iteration()),
+                                  static_cast<double>(options.horizon));
   }
   return state_inside(kl_coefficient);
 }
 
-TrainingState Trainer::state_inside(double kl_coefficient) const { return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient}; }
+TrainingState Trainer::state_inside(double kl_coefficient) const {
+  return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient};
+}
 
 }  // namespace trireme::driver

@@ -1,4 +1,5 @@
-// The trainer role: actor and critic, evaluation of experience, PPO epochs. All calls are collective over the trainers.
+// The trainer role: actor and critic, evaluation of experience, PPO epochs. All calls are
+// collective over the trainers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,16 +10,16 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/learn/exchange.hpp"
-#include "trireme/driver/progress.hpp"
 #include "trireme/comm/roles.hpp"
-#include "trireme/machine/memory_check.hpp"
-#include "trireme/machine/threads.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/driver/progress.hpp"
+#include "trireme/learn/exchange.hpp"
 #include "trireme/learn/learning.hpp"
 #include "trireme/learn/mismatch.hpp"
 #include "trireme/learn/skipped_steps.hpp"
 #include "trireme/learn/update_step.hpp"
+#include "trireme/machine/memory_check.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/zero/schedule.hpp"
@@ -28,21 +29,28 @@ namespace trireme::driver {
 
 // One iteration's update.
 struct UpdateSettings {
-  int64_t iteration = 0;      // from 0: seeds the order of the optimizer steps, tells whether the actor waits (critic.freezing_steps)
-  double kl_coefficient = 0;  // of the KL in the loss
-  learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
+  int64_t iteration = 0;  // from 0: seeds the order of the optimizer steps, tells whether the actor
+                          // waits (critic.freezing_steps)
+  double kl_coefficient = 0;                  // of the KL in the loss
+  learn::PretrainingRows pretraining = {};    // empty without actor.ptx_coef
   std::function<void()> before_step = [] {};  // on this rank alone
-  learn::BetweenMicroBatches between = {};    // behind the passes of each micro-batch, on its own rank
-  // After an optimizer step (its number within the iteration) that was left out since its gradient is not finite; on every trainer.
-  std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&, int64_t) {};
-  std::function<bool()> stop = [] { return false; };  // asked before each optimizer step, on every trainer; collective where it has to be
+  learn::BetweenMicroBatches between =
+      {};  // behind the passes of each micro-batch, on its own rank
+  // After an optimizer step (its number within the iteration) that was left out since its gradient
+  // is not finite; on every trainer.
+  std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&,
+                                                                      int64_t) {};
+  std::function<bool()> stop = [] {
+    return false;
+  };  // asked before each optimizer step, on every trainer; collective where it has to be
 };
 
 class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
   Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
-          const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, const machine::MemoryCheck& memory, int64_t optimizer_steps);
+          const std::optional<model::ModelSpec>& critic, at::Device device,
+          machine::Threads threads, const machine::MemoryCheck& memory, int64_t optimizer_steps);
 
   zero::ShardedModel& actor() { return *actor_; }
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
@@ -51,34 +59,47 @@ class Trainer {
   // The length of the learning-rate schedules that a resumed run began with.
   void set_schedule(int64_t optimizer_steps);
 
-  // After the weights were loaded and before a checkpoint is: starts the moving average where the deck asks for one.
+  // After the weights were loaded and before a checkpoint is: starts the moving average where the
+  // deck asks for one.
   void start_average();
 
   // Where score() takes old log-probs from; until this is called it computes them.
-  void set_old_log_probs(const learn::OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
-  // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
-  // Returns the mismatch with the rollout's log-probs; nullopt: `between`, called behind each micro-batch of a pass, has left it.
-  std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1, const learn::BetweenMicroBatches& between = {});
+  void set_old_log_probs(const learn::OldLogProbs& old_log_probs) {
+    old_log_probs_ = old_log_probs;
+  }
+  // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1):
+  // old log-probs are computed. Returns the mismatch with the rollout's log-probs; nullopt:
+  // `between`, called behind each micro-batch of a pass, has left it.
+  std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1,
+                                       const learn::BetweenMicroBatches& between = {});
   // Rewards to advantages; group baselines see the rewards of all trainers.
-  ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient);
-  // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `sequences` are those of the whole
-  // rollout, and this trainer has those that learn::plan_epoch() gives it for the first epoch; for each later one trainers hand over to each other.
-  // False: settings.stop asked to leave before the last one. Collective.
-  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const UpdateSettings& settings, learn::UpdateReport& report);
+  ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences,
+                                 double kl_coefficient);
+  // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to
+  // it. `sequences` are those of the whole rollout, and this trainer has those that
+  // learn::plan_epoch() gives it for the first epoch; for each later one trainers hand over to each
+  // other. False: settings.stop asked to leave before the last one. Collective.
+  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences,
+                  const UpdateSettings& settings, learn::UpdateReport& report);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
   void average(learn::UpdateReport& report) const;
-  // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
-  // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
-  // it was not computed: in the loss while the actor waits for the critic. Collective.
-  std::optional<double> kl_to_reference(const learn::PipelineTotals& pipeline, const learn::UpdateReport& update) const;
-  // After an iteration with `kl_coefficient`, which adapts to the KL that was seen (F26); without one it stays.
+  // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a
+  // mean over sequences of their token means; with algo.kl.use_loss the KL in the loss, a mean over
+  // the optimizer steps (OpenRLHF: info["kl"]). nullopt where it was not computed: in the loss
+  // while the actor waits for the critic. Collective.
+  std::optional<double> kl_to_reference(const learn::PipelineTotals& pipeline,
+                                        const learn::UpdateReport& update) const;
+  // After an iteration with `kl_coefficient`, which adapts to the KL that was seen (F26); without
+  // one it stays.
   TrainingState next_state(double kl_coefficient, const std::optional<double>& kl) const;
   // Between two optimizer steps of an iteration with `kl_coefficient`.
   TrainingState state_inside(double kl_coefficient) const;
 
  private:
-  // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.
-  learn::UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+  // One planned optimizer step as this rank has it; `number` counts those of the iteration.
+  // Collective.
+  learn::UpdateStep make_step(const ppo::Experience& experience,
+                              const std::vector<std::vector<int64_t>>& micro_batches,
                               const learn::PretrainingRows& pretraining, int64_t number);
   void sum(std::span<double> values) const;
 

@@ -12,11 +12,14 @@
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
-std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor) {
+std::vector<const std::byte*> shared_weights(const config::Options& options,
+                                             const comm::Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
-  if (roles.generator && roles.tensor_parallel() == 1 && options.weightsync.shared_memory == config::SharedMemory::automatic && actor) {
+  if (roles.generator && roles.tensor_parallel() == 1 &&
+      options.weightsync.shared_memory == config::SharedMemory::automatic && actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
-      if (const void* values = actor->compute_whole(p)) whole.push_back(static_cast<const std::byte*>(values));
+      if (const void* values = actor->compute_whole(p))
+        whole.push_back(static_cast<const std::byte*>(values));
     }
     if (whole.size() != actor->spec().parameters.size()) whole.clear();
   }
@@ -25,43 +28,52 @@ std::vector<const std::byte*> shared_weights(const config::Options& options, con
 }
 
 bool sends_deltas(const config::Options& options, const comm::Roles& roles) {
-  return options.weightsync.delta && (roles.topology.nodes > 1 || !config::shares(options.weightsync.shared_memory));
+  return options.weightsync.delta &&
+         (roles.topology.nodes > 1 || !config::shares(options.weightsync.shared_memory));
 }
 
-WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared)
+WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& roles,
+                           const model::ModelSpec& spec, at::Device device, bool shared)
     : roles_(roles),
       element_bytes_(config::bytes_per_element(options.model.compute())),
       compares_memory_(options.weightsync.verify && sends_deltas(options, roles)),
       device_(device) {
   if (shared) return;
   weightsync::SyncOptions sync;
-  sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
+  sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes
+                                        : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
   sync.shared_memory = config::shares(options.weightsync.shared_memory);
   sync.in_place = options.weightsync.shared_memory == config::SharedMemory::automatic;
   sync.device = !kernels::on_host(device);
-  sync.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) { kernels::parallel_for(0, count, 1, body); };
+  sync.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    kernels::parallel_for(0, count, 1, body);
+  };
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);
   const auto groups = roles.shard_ranks();
-  const auto source = base::ShardLayout::by_rows(spec.tensors(), static_cast<int>(groups.front().size()));
+  const auto source =
+      base::ShardLayout::by_rows(spec.tensors(), static_cast<int>(groups.front().size()));
   const auto target = model::tensor_parallel_layout(spec, roles.tensor_parallel());
   const weightsync::Members members{groups, roles.replica_ranks(), roles.topology.node_of};
   sync_ = std::make_unique<weightsync::WeightSync>(roles.world, source, target, members, sync);
 }
 
-weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
+weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor,
+                                           generate::GeneratorWeights* weights) {
   const auto counters = sync_ ? copy(version, actor, weights) : share(version, actor, weights);
   trace::count("weight_sync_bytes_copied", counters.bytes_local + counters.bytes_received);
   if (weights) {
     weights->set_version(static_cast<int32_t>(version));
-    if (const int64_t bytes = weights->quantise(); bytes > 0) trace::count("rollout_weight_bytes_in_8_bits", bytes);
+    if (const int64_t bytes = weights->quantise(); bytes > 0)
+      trace::count("rollout_weight_bytes_in_8_bits", bytes);
   }
   return counters;
 }
 
-weightsync::SyncCounters WeightBridge::share(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) const {
+weightsync::SyncCounters WeightBridge::share(int64_t version, zero::ShardedModel* actor,
+                                             generate::GeneratorWeights* weights) const {
   std::vector<const void*> tensors;
   std::vector<int64_t> bytes;
   for (size_t p = 0; weights && p < actor->spec().parameters.size(); ++p) {
@@ -71,7 +83,8 @@ weightsync::SyncCounters WeightBridge::share(int64_t version, zero::ShardedModel
   return weightsync::sync_shared(roles_.world, version, tensors, bytes);
 }
 
-weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
+weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel* actor,
+                                            generate::GeneratorWeights* weights) {
   weightsync::Sources sources;
   if (actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
@@ -87,11 +100,13 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   }
   auto counters = sync_->run(version, sources, targets);
   if (weights && base::nan_wanted("generator")) {
-    at::from_blob(targets.front(), {element_bytes_}, at::TensorOptions(device_).dtype(at::kByte)).fill_(0xff);  // no number
+    at::from_blob(targets.front(), {element_bytes_}, at::TensorOptions(device_).dtype(at::kByte))
+        .fill_(0xff);  // no number
   }
   if (compares_memory_) {
     if (const std::string problem = sync_->differences(sources, targets); !problem.empty()) {
-      if (roles_.world.rank() == 0) log::warning(base::text(problem, ": all weights are sent again"));
+      if (roles_.world.rank() == 0)
+        log::warning(base::text(problem, ": all weights are sent again"));
       ++healed_;
       sync_->forget();
       counters = sync_->run(version, sources, targets);

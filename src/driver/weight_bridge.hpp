@@ -16,10 +16,12 @@
 
 namespace trireme::driver {
 
-// Where each rank reads the actor's whole weights in place, one pointer per parameter: on every generator rank of the job when all of them
-// are trainers whose shard group shares memory, without tensor parallelism; else empty on every rank. Not with
-// other weightsync.shared_memory than "auto". Collective over world; `actor` is null on ranks that are no trainers.
-std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor);
+// Where each rank reads the actor's whole weights in place, one pointer per parameter: on every
+// generator rank of the job when all of them are trainers whose shard group shares memory, without
+// tensor parallelism; else empty on every rank. Not with other weightsync.shared_memory than
+// "auto". Collective over world; `actor` is null on ranks that are no trainers.
+std::vector<const std::byte*> shared_weights(const config::Options& options,
+                                             const comm::Roles& roles, zero::ShardedModel* actor);
 
 // Whether trainers may send what changed since the last sync only: some flow goes by messages.
 bool sends_deltas(const config::Options& options, const comm::Roles& roles);
@@ -28,19 +30,24 @@ class WeightBridge {
  public:
   // Collective over world. `device`: where this rank's actor and generator weights live.
   // `shared`: generators read the actor's weights in place, by shared_weights().
-  WeightBridge(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared);
+  WeightBridge(const config::Options& options, const comm::Roles& roles,
+               const model::ModelSpec& spec, at::Device device, bool shared);
 
-  // Collective over world: the generators' weights become the actor's, with this version. Null where this rank lacks the
-  // role. Counters of this rank.
-  weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
-  // Syncs after which a generator's memory differed from the trainers', so that everything was sent again; the same on every rank.
+  // Collective over world: the generators' weights become the actor's, with this version. Null
+  // where this rank lacks the role. Counters of this rank.
+  weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor,
+                               generate::GeneratorWeights* weights);
+  // Syncs after which a generator's memory differed from the trainers', so that everything was sent
+  // again; the same on every rank.
   int64_t healed() const { return healed_; }
   // Of all ranks; collective. Nothing but times where the weights are shared.
   weightsync::SyncTotals totals(const weightsync::SyncCounters& counters) const;
 
  private:
-  weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
-  weightsync::SyncCounters share(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) const;
+  weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor,
+                                generate::GeneratorWeights* weights);
+  weightsync::SyncCounters share(int64_t version, zero::ShardedModel* actor,
+                                 generate::GeneratorWeights* weights) const;
 
   const comm::Roles& roles_;
   int64_t element_bytes_;

@@ -24,15 +24,17 @@ struct AttentionUnits {
     int64_t chunk = 0;
   };
   std::vector<AttentionUnit> units;  // those with most keys first
-  std::vector<Part> parts;           // chunks of the units, where these would leave threads idle; else empty
+  std::vector<Part> parts;  // chunks of the units, where these would leave threads idle; else empty
 };
 
-// `together` rows of a sequence at most are one unit. In parts: only where M is not above `most_rows_in_parts`.
+// `together` rows of a sequence at most are one unit. In parts: only where M is not above
+// `most_rows_in_parts`.
 inline constexpr int64_t most_rows_in_parts = 32;
-AttentionUnits share_attention(const StepBatch& batch, int64_t kv_heads, int threads, int64_t together);
+AttentionUnits share_attention(const StepBatch& batch, int64_t kv_heads, int threads,
+                               int64_t together);
 
-// Calls of(i) for those of `count` pieces of work that are `thread`'s: they are dealt out to and fro, so that pieces in falling order of cost
-// give all threads about the same.
+// Calls of(i) for those of `count` pieces of work that are `thread`'s: they are dealt out to and
+// fro, so that pieces in falling order of cost give all threads about the same.
 template <class Of>
 void deal(int64_t count, int thread, int threads, Of&& of) {
   for (int64_t first = 0, round = 0; first < count; first += threads, ++round) {

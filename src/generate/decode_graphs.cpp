@@ -14,9 +14,10 @@
 namespace trireme::generate {
 namespace {
 
-constexpr int steps_before_recording = 4;  // of a shape: one that sequences only pass through is not worth it
-constexpr int64_t most_recordings = 32;    // plan/generation_bytes.cpp knows it
-constexpr int64_t room_to_grow = 4;        // of uploads, whose lists of pages grow with the answers
+constexpr int steps_before_recording =
+    4;  // of a shape: one that sequences only pass through is not worth it
+constexpr int64_t most_recordings = 32;  // plan/generation_bytes.cpp knows it
+constexpr int64_t room_to_grow = 4;      // of uploads, whose lists of pages grow with the answers
 
 // The bits, of whatever type.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
@@ -29,7 +30,9 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 DecodeGraphs::DecodeGraphs(const comm::CommView& replica, at::Device device, Forward forward)
     : replica_(replica), device_(device), forward_(std::move(forward)) {}
 
-bool DecodeGraphs::available(at::Device device) { return kernels::make_device_graphs(device) != nullptr; }
+bool DecodeGraphs::available(at::Device device) {
+  return kernels::make_device_graphs(device) != nullptr;
+}
 
 void DecodeGraphs::forget() {
   steps_.clear();
@@ -45,12 +48,14 @@ void DecodeGraphs::drop_recordings() {
 void DecodeGraphs::send(Upload& upload) {
   if (!inputs_.defined() || inputs_.numel() < upload.bytes()) {
     drop_recordings();
-    inputs_ = at::empty({room_to_grow * upload.bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
+    inputs_ = at::empty({room_to_grow * upload.bytes()},
+                        at::TensorOptions().dtype(at::kByte).device(device_));
   }
   upload.send_to(inputs_);
 }
 
-at::Tensor DecodeGraphs::run(const DecodeShape& shape, int64_t rows, StepIndices indices, Upload& upload) {
+at::Tensor DecodeGraphs::run(const DecodeShape& shape, int64_t rows, StepIndices indices,
+                             Upload& upload) {
   send(upload);
   Step& step = steps_[shape];
   step.used = launches_;
@@ -67,7 +72,8 @@ at::Tensor DecodeGraphs::run(const DecodeShape& shape, int64_t rows, StepIndices
   return record(shape, rows, step);
 }
 
-// For one recording more. The largest shape's logits: no recording can go on writing to where those of an earlier one lay.
+// For one recording more. The largest shape's logits: no recording can go on writing to where those
+// of an earlier one lay.
 void DecodeGraphs::make_room(const at::Tensor& logits) {
   if (!logits_.defined() || logits_.size(0) < logits.size(0)) {
     drop_recordings();
@@ -94,7 +100,9 @@ at::Tensor DecodeGraphs::record(const DecodeShape& shape, int64_t rows, Step& st
     const at::Tensor got = logits_.narrow(0, 0, shape.rows);
     // Rows that fill up write one place: theirs need not be the same.
     ++waits_;
-    if (agree(same_bits(got.narrow(0, 0, rows), want.narrow(0, 0, rows)) ? std::string() : "its logits are others than those of the same kernels one by one")) {
+    if (agree(same_bits(got.narrow(0, 0, rows), want.narrow(0, 0, rows))
+                  ? std::string()
+                  : "its logits are others than those of the same kernels one by one")) {
       ++recordings_;
       return got;
     }
@@ -106,20 +114,23 @@ at::Tensor DecodeGraphs::record(const DecodeShape& shape, int64_t rows, Step& st
   return want;
 }
 
-std::string DecodeGraphs::problem_of_recording(const DecodeShape& shape, Step& step, const at::Tensor& want) {
+std::string DecodeGraphs::problem_of_recording(const DecodeShape& shape, Step& step,
+                                               const at::Tensor& want) {
   try {
     make_room(want);
     step.graph = graphs_->record([this, &step, rows = shape.rows](void* stream) {
       logits_.narrow(0, 0, rows).copy_(forward_(*step.indices, *step.upload, stream));
     });
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  } catch (const std::exception& error) { return error.what(); }
   return {};
 }
 
 bool DecodeGraphs::agree(const std::string& problem) {
-  if (!problem.empty()) log::warning(base::text("steps of decoding are started kernel by kernel from now on, which is slower: a recorded one cannot be used (", problem, ")"));
+  if (!problem.empty())
+    log::warning(
+        base::text("steps of decoding are started kernel by kernel from now on, which is slower: a "
+                   "recorded one cannot be used (",
+                   problem, ")"));
   return replica_.all(problem.empty());
 }
 

@@ -1,7 +1,9 @@
-// Steps of decoding that a device is given at once (kernels/device_graph.hpp). Each is filled up to one of few shapes; one that came a few times is
-// recorded, and launched from then on, its numbers uploaded to where the recording reads them. The first launch is compared with the same kernels
-// started one by one: where a bit of the batch's logits differs, or recording fails on any rank of the replica, steps are started kernel by kernel from then
-// on. They are filled up in any case: what is computed depends on the batch alone, not on what was recorded.
+// Steps of decoding that a device is given at once (kernels/device_graph.hpp). Each is filled up to
+// one of few shapes; one that came a few times is recorded, and launched from then on, its numbers
+// uploaded to where the recording reads them. The first launch is compared with the same kernels
+// started one by one: where a bit of the batch's logits differs, or recording fails on any rank of
+// the replica, steps are started kernel by kernel from then on. They are filled up in any case:
+// what is computed depends on the batch alone, not on what was recorded.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +26,8 @@ namespace trireme::generate {
 class DecodeGraphs {
  public:
   // Logits [rows, this rank's slice of the vocabulary] of a step, from kernels that go to `stream`.
-  using Forward = std::function<at::Tensor(const StepIndices& indices, const Upload& upload, void* stream)>;
+  using Forward =
+      std::function<at::Tensor(const StepIndices& indices, const Upload& upload, void* stream)>;
 
   // `replica` must outlive this.
   DecodeGraphs(const comm::CommView& replica, at::Device device, Forward forward);
@@ -32,11 +35,13 @@ class DecodeGraphs {
   // Whether this program has what it needs.
   static bool available(at::Device device);
 
-  // `indices` of `rows` sequences, filled up to `shape`, were put into `upload` first: sends it, and computes the logits [shape.rows, slice], which lie there
-  // until the next step. Collective over the replica where the shape is recorded.
+  // `indices` of `rows` sequences, filled up to `shape`, were put into `upload` first: sends it,
+  // and computes the logits [shape.rows, slice], which lie there until the next step. Collective
+  // over the replica where the shape is recorded.
   at::Tensor run(const DecodeShape& shape, int64_t rows, StepIndices indices, Upload& upload);
-  // Gives all memory back; recordings are made anew when they are wanted. Nothing is under way. On every rank of the replica, when memory that kernels
-  // read or write besides the upload and the logits came to lie somewhere else.
+  // Gives all memory back; recordings are made anew when they are wanted. Nothing is under way. On
+  // every rank of the replica, when memory that kernels read or write besides the upload and the
+  // logits came to lie somewhere else.
   void forget();
 
   int64_t launches() const { return launches_; }
@@ -46,8 +51,9 @@ class DecodeGraphs {
  private:
   struct Step {
     int seen = 0;
-    int64_t used = 0;                      // the last time; a count of launches
-    std::unique_ptr<StepIndices> indices;  // what the recording read: sizes on the host, places on the device
+    int64_t used = 0;  // the last time; a count of launches
+    std::unique_ptr<StepIndices>
+        indices;  // what the recording read: sizes on the host, places on the device
     std::unique_ptr<Upload> upload;
     std::unique_ptr<kernels::DeviceGraph> graph;
   };
@@ -62,8 +68,8 @@ class DecodeGraphs {
   at::Device device_;
   Forward forward_;
   bool put_aside_ = false;
-  at::Tensor inputs_;              // bytes
-  at::Tensor logits_;              // [rows of the largest shape, slice]
+  at::Tensor inputs_;  // bytes
+  at::Tensor logits_;  // [rows of the largest shape, slice]
   std::unique_ptr<kernels::DeviceGraphs> graphs_;
   std::map<DecodeShape, Step> steps_;  // gone before graphs_
   int64_t launches_ = 0, recordings_ = 0, waits_ = 0;

@@ -12,7 +12,8 @@
 namespace trireme::generate {
 namespace {
 
-// Answers of all prompts that the mean remembers; of one prompt it remembers those of the last few draws.
+// Answers of all prompts that the mean remembers; of one prompt it remembers those of the last few
+// draws.
 constexpr int64_t remembered = 65536;
 
 }  // namespace
@@ -27,7 +28,9 @@ void AnswerLengths::Sum::add(int64_t more_answers, int64_t more_tokens, int64_t 
   tokens += more_tokens;
 }
 
-int64_t AnswerLengths::Sum::mean() const { return answers == 0 ? 1 : std::max<int64_t>(1, (tokens + answers / 2) / answers); }
+int64_t AnswerLengths::Sum::mean() const {
+  return answers == 0 ? 1 : std::max<int64_t>(1, (tokens + answers / 2) / answers);
+}
 
 void AnswerLengths::add(int64_t row, int64_t answers, int64_t tokens) {
   all_.add(answers, tokens, remembered);
@@ -57,12 +60,15 @@ AnswerLengths AnswerLengths::from_bytes(std::string_view bytes) {
 }
 
 Assignment assign(std::span<const PromptWork> prompts, std::span<const int64_t> outstanding) {
-  Assignment result{.replica = std::vector<int32_t>(prompts.size()), .order = std::vector<size_t>(prompts.size())};
+  Assignment result{.replica = std::vector<int32_t>(prompts.size()),
+                    .order = std::vector<size_t>(prompts.size())};
   std::iota(result.order.begin(), result.order.end(), size_t{0});
-  std::ranges::stable_sort(result.order, std::greater<>(), [&](size_t p) { return prompts[p].answers; });
+  std::ranges::stable_sort(result.order, std::greater<>(),
+                           [&](size_t p) { return prompts[p].answers; });
   std::vector<int64_t> tokens(outstanding.begin(), outstanding.end());
   for (const PromptWork& work : prompts) {
-    if (work.replica != PromptWork::anywhere) tokens[static_cast<size_t>(work.replica)] += work.prompt + work.answers;
+    if (work.replica != PromptWork::anywhere)
+      tokens[static_cast<size_t>(work.replica)] += work.prompt + work.answers;
   }
   using Load = std::pair<int64_t, int32_t>;  // tokens, replica
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;

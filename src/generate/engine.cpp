@@ -19,38 +19,52 @@ namespace {
 
 void check_options(const EngineOptions& o) {
   const int64_t pages[] = {16, 32, 64, 128, 256};
-  VALIDATE(std::ranges::find(pages, o.page_size) != std::end(pages), ExitCode::configuration, "the KV page size is ", o.page_size,
-           " tokens: choose 16, 32, 64, 128 or 256");
-  VALIDATE(o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
-           "generation needs at least one sequence per batch and one token per prefill chunk (max_batch ", o.max_batch,
-           ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
-  VALIDATE(o.speculation_tokens >= 0, ExitCode::configuration, "speculation_tokens ", o.speculation_tokens, " is negative: 0 switches guesses off");
+  VALIDATE(std::ranges::find(pages, o.page_size) != std::end(pages), ExitCode::configuration,
+           "the KV page size is ", o.page_size, " tokens: choose 16, 32, 64, 128 or 256");
+  VALIDATE(
+      o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
+      "generation needs at least one sequence per batch and one token per prefill chunk "
+      "(max_batch ",
+      o.max_batch, ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
+  VALIDATE(o.speculation_tokens >= 0, ExitCode::configuration, "speculation_tokens ",
+           o.speculation_tokens, " is negative: 0 switches guesses off");
 }
 
 BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& weights) {
-  const bool fused = options.backend == BackendKind::fused || (options.backend == BackendKind::automatic && weights.place() == Place::host);
+  const bool fused = options.backend == BackendKind::fused ||
+                     (options.backend == BackendKind::automatic && weights.place() == Place::host);
   VALIDATE(fused || options.speculation_tokens == 0, ExitCode::configuration,
-           "guesses of next tokens (generate.speculation_tokens, --speculation-tokens) need the fused generation kernels, whose rows do not depend "
-           "on how many are computed together; LibTorch's products do: set 0, or generate on CPUs with the fused backend");
+           "guesses of next tokens (generate.speculation_tokens, --speculation-tokens) need the "
+           "fused generation kernels, whose rows do not depend "
+           "on how many are computed together; LibTorch's products do: set 0, or generate on CPUs "
+           "with the fused backend");
   VALIDATE(fused || weights.int8_bytes() == 0, ExitCode::configuration,
-           "weights in 8 bits (generate.weights, --weights) are for the fused generation kernels: take \"model\", or the fused backend");
-  if (options.backend == BackendKind::automatic) return fused ? BackendKind::fused : BackendKind::torch;
-  VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host, ExitCode::configuration,
-           "the fused generation kernels run on the host, but the weights are on a GPU: set generate.backend = \"auto\" or \"torch\"");
+           "weights in 8 bits (generate.weights, --weights) are for the fused generation kernels: "
+           "take \"model\", or the fused backend");
+  if (options.backend == BackendKind::automatic)
+    return fused ? BackendKind::fused : BackendKind::torch;
+  VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host,
+           ExitCode::configuration,
+           "the fused generation kernels run on the host, but the weights are on a GPU: set "
+           "generate.backend = \"auto\" or \"torch\"");
   return options.backend;
 }
 
 [[noreturn]] void refuse_logits(const DrawRequest& request) {
-  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
-                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
-                                                 "the learning rate)"));
+  throw UserError(
+      ExitCode::bad_data,
+      base::text(
+          "the logits of request ", request.request, " at position ", request.position,
+          " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
+          "the learning rate)"));
 }
 
 // Pages of the cache: the same number on every tensor-parallel rank. Collective.
 int64_t page_count(const EngineOptions& options, int64_t page_bytes, const comm::CommView& comm) {
   const int64_t pages = comm.min(options.kv_bytes / page_bytes);
-  VALIDATE(pages >= 1, ExitCode::configuration, "the KV cache of ", base::human_bytes(static_cast<double>(options.kv_bytes)),
-           " does not hold one page of ", options.page_size, " tokens (", base::human_bytes(static_cast<double>(page_bytes)),
+  VALIDATE(pages >= 1, ExitCode::configuration, "the KV cache of ",
+           base::human_bytes(static_cast<double>(options.kv_bytes)), " does not hold one page of ",
+           options.page_size, " tokens (", base::human_bytes(static_cast<double>(page_bytes)),
            "): give the generator more KV memory");
   return pages;
 }
@@ -58,29 +72,40 @@ int64_t page_count(const EngineOptions& options, int64_t page_bytes, const comm:
 }  // namespace
 
 struct Engine::Impl {
-  Impl(const model::ModelSpec& model_spec, const GeneratorWeights& rank_weights, const EngineOptions& engine_options,
-       const comm::CommView& comm)
-      : spec(model_spec), weights(rank_weights), options(engine_options), shape(local_shape(model_spec, rank_weights)),
-        kind(backend_of(options, weights)), team(options.threads > 0 ? options.threads : at::get_num_threads(), options.cpus),
+  Impl(const model::ModelSpec& model_spec, const GeneratorWeights& rank_weights,
+       const EngineOptions& engine_options, const comm::CommView& comm)
+      : spec(model_spec),
+        weights(rank_weights),
+        options(engine_options),
+        shape(local_shape(model_spec, rank_weights)),
+        kind(backend_of(options, weights)),
+        team(options.threads > 0 ? options.threads : at::get_num_threads(), options.cpus),
         page_bytes(kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
                                               : TorchBackend::page_bytes(shape, options.page_size)),
         pages(page_count(options, page_bytes, comm)),
-        scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }), version(weights.version()) {
+        scheduler(options, pages,
+                  [this](int32_t from, int32_t to) { backend->copy_page(from, to); }),
+        version(weights.version()) {
     scheduler.counters().page_bytes = page_bytes;
     if (kind == BackendKind::fused) {
-      backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm, options.shared_sums);
+      backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm,
+                                               options.shared_sums);
     } else {
-      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, DevicePaths{options.fused_operators, options.paged_attention, options.graphs}, comm);
+      backend = std::make_unique<TorchBackend>(
+          spec, weights, pages, options.page_size,
+          DevicePaths{options.fused_operators, options.paged_attention, options.graphs}, comm);
     }
   }
 
   void check(const Request& request) const;
   int64_t longest(const Request& request) const {
-    return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens, spec.shape.max_positions);
+    return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens,
+                    spec.shape.max_positions);
   }
   StepBatch make_batch(const StepPlan& plan) const;
   std::vector<DrawRequest> draws(const StepPlan& plan, std::vector<Sequence*>& owners) const;
-  void take(Sequence& sequence, std::span<const DrawRequest> requests, std::span<const Drawn> drawn, std::span<const int32_t> proposed, StepOutput& out);
+  void take(Sequence& sequence, std::span<const DrawRequest> requests, std::span<const Drawn> drawn,
+            std::span<const int32_t> proposed, StepOutput& out);
   bool append(Sequence& sequence, const Drawn& drawn, StepOutput& out);
   bool finished(Sequence& sequence, int32_t token) const;
   StepOutput step();
@@ -102,28 +127,40 @@ struct Engine::Impl {
 void Engine::Impl::check(const Request& request) const {
   const SamplingParams& p = request.sampling;
   const auto length = static_cast<int64_t>(request.prompt.size());
-  VALIDATE(length >= 1, ExitCode::bad_data, "request ", request.id, " has an empty prompt: give it at least one token (e.g. begin-of-text)");
-  VALIDATE(length < spec.shape.max_positions, ExitCode::bad_data, "request ", request.id, " has a prompt of ", length,
-           " tokens, the model has ", spec.shape.max_positions, " positions: shorten the prompt");
+  VALIDATE(length >= 1, ExitCode::bad_data, "request ", request.id,
+           " has an empty prompt: give it at least one token (e.g. begin-of-text)");
+  VALIDATE(length < spec.shape.max_positions, ExitCode::bad_data, "request ", request.id,
+           " has a prompt of ", length, " tokens, the model has ", spec.shape.max_positions,
+           " positions: shorten the prompt");
   for (const int32_t token : request.prompt) {
-    VALIDATE(token >= 0 && token < spec.shape.vocab, ExitCode::bad_data, "request ", request.id, " contains token id ", token,
-             ", outside the vocabulary of ", spec.shape.vocab, ": the tokenizer does not belong to this model");
+    VALIDATE(token >= 0 && token < spec.shape.vocab, ExitCode::bad_data, "request ", request.id,
+             " contains token id ", token, ", outside the vocabulary of ", spec.shape.vocab,
+             ": the tokenizer does not belong to this model");
   }
-  VALIDATE(p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 && p.top_k >= 0, ExitCode::configuration,
-           "request ", request.id, " asks for temperature ", p.temperature, ", top_p ", p.top_p, ", top_k ", p.top_k, ", max_new_tokens ",
-           p.max_new_tokens, ": temperature and top_k must be at least 0, top_p in (0, 1], max_new_tokens at least 1");
-  VALIDATE(p.min_new_tokens <= 0 || static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) < spec.shape.vocab,
-           ExitCode::configuration, "request ", request.id, " forbids every token (all ", spec.shape.vocab,
-           " are stop tokens, and min_new_tokens is ", p.min_new_tokens, "): name fewer stop tokens");
+  VALIDATE(
+      p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 && p.top_k >= 0,
+      ExitCode::configuration, "request ", request.id, " asks for temperature ", p.temperature,
+      ", top_p ", p.top_p, ", top_k ", p.top_k, ", max_new_tokens ", p.max_new_tokens,
+      ": temperature and top_k must be at least 0, top_p in (0, 1], max_new_tokens at least 1");
+  VALIDATE(p.min_new_tokens <= 0 ||
+               static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) <
+                   spec.shape.vocab,
+           ExitCode::configuration, "request ", request.id, " forbids every token (all ",
+           spec.shape.vocab, " are stop tokens, and min_new_tokens is ", p.min_new_tokens,
+           "): name fewer stop tokens");
   for (const TokenBias& bias : p.logit_bias) {
-    VALIDATE(bias.id >= 0 && bias.id < spec.shape.vocab, ExitCode::configuration, "request ", request.id, " biases token ", bias.id,
-             ", outside the vocabulary of ", spec.shape.vocab, ": correct or remove it");
+    VALIDATE(bias.id >= 0 && bias.id < spec.shape.vocab, ExitCode::configuration, "request ",
+             request.id, " biases token ", bias.id, ", outside the vocabulary of ",
+             spec.shape.vocab, ": correct or remove it");
   }
   const int64_t needed = base::ceil_div(longest(request) - 1, options.page_size);
-  VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ", longest(request), " tokens = ", needed,
-           " KV pages of ", options.page_size, " tokens, more than the ", pages, " pages that ",
-           base::human_bytes(static_cast<double>(options.kv_bytes)), " hold: give the generator more KV memory or lower max_new_tokens");
-  VALIDATE(!ids.contains(request.id), ExitCode::internal, "request id ", request.id, " was submitted twice");
+  VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ",
+           longest(request), " tokens = ", needed, " KV pages of ", options.page_size,
+           " tokens, more than the ", pages, " pages that ",
+           base::human_bytes(static_cast<double>(options.kv_bytes)),
+           " hold: give the generator more KV memory or lower max_new_tokens");
+  VALIDATE(!ids.contains(request.id), ExitCode::internal, "request id ", request.id,
+           " was submitted twice");
 }
 
 StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
@@ -132,7 +169,8 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
     const Sequence& s = *planned.sequence;
     batch.sequences.push_back({s.pages, s.computed, planned.rows});
     for (int64_t i = s.computed; i < s.computed + planned.rows; ++i) {
-      batch.ids.push_back(i < s.length() ? s.tokens[static_cast<size_t>(i)] : planned.proposed[static_cast<size_t>(i - s.length())]);
+      batch.ids.push_back(i < s.length() ? s.tokens[static_cast<size_t>(i)]
+                                         : planned.proposed[static_cast<size_t>(i - s.length())]);
       batch.positions.push_back(i);
     }
     if (!planned.draws) continue;
@@ -143,19 +181,22 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
   return batch;
 }
 
-std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, std::vector<Sequence*>& owners) const {
+std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan,
+                                             std::vector<Sequence*>& owners) const {
   std::vector<DrawRequest> out;
   // Of the token behind the sequence's last one and so many guesses.
   const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept, int64_t guesses) {
     const SamplingParams& p = s.request.sampling;
     const bool may_end = std::ssize(s.result.output_ids) + guesses >= p.min_new_tokens;
-    out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length() + guesses), may_end ? std::span<const int32_t>{} : p.stop_ids});
+    out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length() + guesses),
+                   may_end ? std::span<const int32_t>{} : p.stop_ids});
     owners.push_back(&s);
   };
   int64_t next = 0;
   for (const PlannedRows& planned : plan.rows) {
     if (!planned.draws) continue;
-    for (int64_t guesses = 0; guesses <= std::ssize(planned.proposed); ++guesses) add(*planned.sequence, next++, nullptr, guesses);
+    for (int64_t guesses = 0; guesses <= std::ssize(planned.proposed); ++guesses)
+      add(*planned.sequence, next++, nullptr, guesses);
   }
   for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits, 0);
   return out;
@@ -182,15 +223,18 @@ StepOutput Engine::Impl::step() {
   EngineCounters& counters = scheduler.counters();
   backend->report(counters);
   ++counters.steps;
-  if (std::ranges::any_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); })) ++counters.decode_steps;
+  if (std::ranges::any_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); }))
+    ++counters.decode_steps;
   scheduler.computed(plan, [&](const Sequence& s) {
-    return backend->keep(requests[static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin())].row);
+    return backend->keep(
+        requests[static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin())].row);
   });
   size_t next = 0;
   for (const PlannedRows& planned : plan.rows) {
     if (!planned.draws) continue;
     const size_t count = 1 + planned.proposed.size();
-    take(*planned.sequence, std::span(requests).subspan(next, count), std::span(drawn).subspan(next, count), planned.proposed, out);
+    take(*planned.sequence, std::span(requests).subspan(next, count),
+         std::span(drawn).subspan(next, count), planned.proposed, out);
     next += count;
   }
   for (Sequence* s : plan.forked) {
@@ -201,8 +245,9 @@ StepOutput Engine::Impl::step() {
 }
 
 // The token behind its last one, and those behind guesses that were drawn too.
-void Engine::Impl::take(Sequence& sequence, std::span<const DrawRequest> requests, std::span<const Drawn> drawn,
-                        std::span<const int32_t> proposed, StepOutput& out) {
+void Engine::Impl::take(Sequence& sequence, std::span<const DrawRequest> requests,
+                        std::span<const Drawn> drawn, std::span<const int32_t> proposed,
+                        StepOutput& out) {
   size_t accepted = 0;
   for (;; ++accepted) {
     if (!std::isfinite(drawn[accepted].log_prob)) refuse_logits(requests[accepted]);
@@ -232,21 +277,26 @@ bool Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& ou
 
 bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
   const Request& request = sequence.request;
-  const bool stopped = std::ranges::find(request.sampling.stop_ids, token) != request.sampling.stop_ids.end();
+  const bool stopped =
+      std::ranges::find(request.sampling.stop_ids, token) != request.sampling.stop_ids.end();
   // The predicate sees every token, the stop token too: a decoder behind it must not miss one.
   const auto tokens = static_cast<int64_t>(sequence.result.output_ids.size());
-  const bool stop_string = request.stop && request.stop(token) && tokens > request.sampling.min_new_tokens;
-  const bool full = tokens >= request.sampling.max_new_tokens ||
-                    sequence.length() >= spec.shape.max_positions;
-  sequence.result.finish_reason = stopped ? FinishReason::stop : stop_string ? FinishReason::stop_string : FinishReason::length;
+  const bool stop_string =
+      request.stop && request.stop(token) && tokens > request.sampling.min_new_tokens;
+  const bool full =
+      tokens >= request.sampling.max_new_tokens || sequence.length() >= spec.shape.max_positions;
+  sequence.result.finish_reason = stopped       ? FinishReason::stop
+                                  : stop_string ? FinishReason::stop_string
+                                                : FinishReason::length;
   return stopped || stop_string || full;
 }
 
-Engine::Engine(const model::ModelSpec& spec, const GeneratorWeights& weights, const EngineOptions& options,
-               const comm::CommView& tensor_parallel) {
+Engine::Engine(const model::ModelSpec& spec, const GeneratorWeights& weights,
+               const EngineOptions& options, const comm::CommView& tensor_parallel) {
   check_options(options);
   EXPECT(weights.degree() == tensor_parallel.size() && weights.rank() == tensor_parallel.rank());
-  VALIDATE(spec.head == model::HeadKind::language, ExitCode::configuration, "a model with a score head cannot generate text");
+  VALIDATE(spec.head == model::HeadKind::language, ExitCode::configuration,
+           "a model with a score head cannot generate text");
   impl_ = std::make_unique<Impl>(spec, weights, options, tensor_parallel);
 }
 
@@ -255,7 +305,8 @@ Engine::~Engine() = default;
 void Engine::submit(Request request) {
   impl_->check(request);
   if (request.stop) {
-    for (const int32_t token : request.begun.output_ids) request.stop(token);  // its decoder must not miss one
+    for (const int32_t token : request.begun.output_ids)
+      request.stop(token);  // its decoder must not miss one
   }
   const int64_t longest = impl_->longest(request);
   impl_->backend->reserve_positions(longest);
@@ -268,7 +319,9 @@ bool Engine::idle() const { return impl_->scheduler.idle(); }
 int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
 std::vector<Result> Engine::standing() const { return impl_->scheduler.standing(); }
 std::vector<uint64_t> Engine::queue() const { return impl_->scheduler.queue(); }
-std::vector<uint64_t> Engine::longer(int64_t tokens) const { return impl_->scheduler.longer(tokens); }
+std::vector<uint64_t> Engine::longer(int64_t tokens) const {
+  return impl_->scheduler.longer(tokens);
+}
 
 int64_t Engine::cancel(std::span<const uint64_t> requests) {
   int64_t tokens = 0;
@@ -297,14 +350,17 @@ void Engine::release() {
 
 const EngineCounters& Engine::counters() const { return impl_->scheduler.counters(); }
 
-std::vector<std::string> Engine::differences_from_training() const { return impl_->backend->differences(); }
+std::vector<std::string> Engine::differences_from_training() const {
+  return impl_->backend->differences();
+}
 
 std::vector<std::string> Engine::describe() const {
   std::vector<std::string> lines = impl_->backend->describe();
   const std::string memory = impl_->weights.describe_memory();
   if (!memory.empty()) lines.push_back("weights of " + memory);
-  lines.push_back(base::text("KV cache of ", impl_->pages, " pages of ", impl_->options.page_size, " tokens, ",
-                             base::human_bytes(static_cast<double>(impl_->options.kv_bytes)), " at most"));
+  lines.push_back(
+      base::text("KV cache of ", impl_->pages, " pages of ", impl_->options.page_size, " tokens, ",
+                 base::human_bytes(static_cast<double>(impl_->options.kv_bytes)), " at most"));
   return lines;
 }
 

@@ -12,7 +12,8 @@ namespace trireme::generate {
 
 void FusedBackend::prepare_attention(const StepBatch& batch) {
   constexpr int64_t tile = 16;  // rows of a sequence that share what is read of the cache
-  attention_ = share_attention(batch, shape_.kv_heads, team_.size(), work_ == RowWork::repeated ? batch.rows() : tile);
+  attention_ = share_attention(batch, shape_.kv_heads, team_.size(),
+                               work_ == RowWork::repeated ? batch.rows() : tile);
   if (attention_.parts.empty()) return;
   int64_t floats = 0;
   parts_at_.clear();
@@ -24,37 +25,48 @@ void FusedBackend::prepare_attention(const StepBatch& batch) {
   if (std::ssize(parts_) < floats) parts_.resize(static_cast<size_t>(floats));
 }
 
-std::byte* FusedBackend::tile(int32_t page, int layer, int64_t kv_head, int64_t position_in_page) const {
+std::byte* FusedBackend::tile(int32_t page, int layer, int64_t kv_head,
+                              int64_t position_in_page) const {
   const int64_t tiles = page_size_ / kernels::tile_tokens;
-  const int64_t index = (layer * shape_.kv_heads + kv_head) * tiles + position_in_page / kernels::tile_tokens;
-  return cache_.data() + page * page_bytes_ + index * kernels::tile_elements(shape_.head_dim) * shape_.element_bytes();
+  const int64_t index =
+      (layer * shape_.kv_heads + kv_head) * tiles + position_in_page / kernels::tile_tokens;
+  return cache_.data() + page * page_bytes_ +
+         index * kernels::tile_elements(shape_.head_dim) * shape_.element_bytes();
 }
 
 // Row i, KV heads [first, first + count) and the query heads that share them.
-void FusedBackend::execute_heads(const Phase& phase, const StepBatch& batch, int64_t i, int64_t first, int64_t count) const {
-  const int64_t heads = width(phase.in) / (shape_.kv_heads * shape_.head_dim);  // of `in`, for each KV head
+void FusedBackend::execute_heads(const Phase& phase, const StepBatch& batch, int64_t i,
+                                 int64_t first, int64_t count) const {
+  const int64_t heads =
+      width(phase.in) / (shape_.kv_heads * shape_.head_dim);  // of `in`, for each KV head
   const int64_t at = first * heads * shape_.head_dim * shape_.element_bytes();
   std::byte* const in = rows(phase.in).row(i) + at;
   const int64_t* const position = &batch.positions[static_cast<size_t>(i)];
   const auto rotate = [&]<class T>(T* x) {
-    model::rope_rows(x, position, rope_.cos.const_data_ptr<float>(), rope_.sin.const_data_ptr<float>(), x, 1, count * heads, shape_.head_dim, 1.f);
+    model::rope_rows(x, position, rope_.cos.const_data_ptr<float>(),
+                     rope_.sin.const_data_ptr<float>(), x, 1, count * heads, shape_.head_dim, 1.f);
   };
   switch (phase.kind) {
     case PhaseKind::norm: return norm(phase, in, in, count * heads);
-    case PhaseKind::rotate: return shape_.type == kernels::ElementType::f32 ? rotate(as<float>(in)) : rotate(as<uint16_t>(in));
+    case PhaseKind::rotate:
+      return shape_.type == kernels::ElementType::f32 ? rotate(as<float>(in))
+                                                      : rotate(as<uint16_t>(in));
     case PhaseKind::store: break;
     default: throw InternalError("a phase that is not done by heads");
   }
-  const SequenceRows& sequence = batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(i)])];
+  const SequenceRows& sequence =
+      batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(i)])];
   const int32_t page = sequence.pages[static_cast<size_t>(*position / page_size_)];
   const std::byte* const values = rows(phase.other).row(i) + at;
   for (int64_t h = 0; h < count; ++h) {
     const int64_t head = h * shape_.head_dim * shape_.element_bytes();
-    kernels::store_kv(shape_.type, tile(page, phase.layer, first + h, *position % page_size_), *position, in + head, values + head, shape_.head_dim);
+    kernels::store_kv(shape_.type, tile(page, phase.layer, first + h, *position % page_size_),
+                      *position, in + head, values + head, shape_.head_dim);
   }
 }
 
-kernels::AttentionArguments FusedBackend::attention(const Phase& phase, const AttentionUnit& unit) const {
+kernels::AttentionArguments FusedBackend::attention(const Phase& phase,
+                                                    const AttentionUnit& unit) const {
   const int64_t at = unit.kv_head * shape_.group() * shape_.head_dim * shape_.element_bytes();
   kernels::AttentionArguments a;
   a.type = shape_.type;
@@ -74,8 +86,9 @@ kernels::AttentionArguments FusedBackend::attention(const Phase& phase, const At
 
 void FusedBackend::attend(const Phase& phase, int thread) {
   if (attention_.parts.empty()) {
-    return deal(std::ssize(attention_.units), thread, team_.size(),
-                [&](int64_t u) { kernels::attend(attention(phase, attention_.units[static_cast<size_t>(u)])); });
+    return deal(std::ssize(attention_.units), thread, team_.size(), [&](int64_t u) {
+      kernels::attend(attention(phase, attention_.units[static_cast<size_t>(u)]));
+    });
   }
   deal(std::ssize(attention_.parts), thread, team_.size(), [&](int64_t i) {
     const auto [unit, chunk] = attention_.parts[static_cast<size_t>(i)];

@@ -22,29 +22,43 @@ using kernels::ElementType;
 
 constexpr const char* memory_remedy = "give the job more memory, or use more tensor-parallel ranks";
 
-// Rows that every thread may do for itself: what that adds to a thread's work is less than the meetings that it saves.
+// Rows that every thread may do for itself: what that adds to a thread's work is less than the
+// meetings that it saves.
 int64_t most_repeated(int64_t hidden, int threads) {
   constexpr int64_t elements_of_meetings = 128;  // of each thread
   int64_t rows = threads == 1 ? 0 : 1;
-  while (rows > 0 && rows < most_rows_in_parts && (rows + 1 - base::ceil_div<int64_t>(rows + 1, threads)) * hidden <= elements_of_meetings * threads) ++rows;
+  while (rows > 0 && rows < most_rows_in_parts &&
+         (rows + 1 - base::ceil_div<int64_t>(rows + 1, threads)) * hidden <=
+             elements_of_meetings * threads)
+    ++rows;
   return rows;
 }
 
 }  // namespace
 
 int64_t FusedBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
-  return shape.layers * shape.kv_heads * (page_size / kernels::tile_tokens) * kernels::tile_elements(shape.head_dim) *
-         shape.element_bytes();
+  return shape.layers * shape.kv_heads * (page_size / kernels::tile_tokens) *
+         kernels::tile_elements(shape.head_dim) * shape.element_bytes();
 }
 
-FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           ThreadTeam& team, const comm::CommView& tensor_parallel, bool shared_sums)
-    : weights_(weights), shape_(local_shape(spec, weights)), model_shape_(spec.shape),
-      epsilon_(static_cast<float>(spec.shape.norm_eps)), page_size_(page_size), page_bytes_(page_bytes(shape_, page_size)),
-      team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy),
-      program_(make_thread_program(spec, weights)), sampler_(spec.shape.vocab, shape_.vocabulary_first, team, tensor_parallel) {
-  VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
-           " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
+FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                           int64_t pages, int64_t page_size, ThreadTeam& team,
+                           const comm::CommView& tensor_parallel, bool shared_sums)
+    : weights_(weights),
+      shape_(local_shape(spec, weights)),
+      model_shape_(spec.shape),
+      epsilon_(static_cast<float>(spec.shape.norm_eps)),
+      page_size_(page_size),
+      page_bytes_(page_bytes(shape_, page_size)),
+      team_(team),
+      comm_(tensor_parallel),
+      cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)",
+             memory_remedy),
+      program_(make_thread_program(spec, weights)),
+      sampler_(spec.shape.vocab, shape_.vocabulary_first, team, tensor_parallel) {
+  VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ",
+           shape_.head_dim, " elements are more than the decode kernels take (",
+           kernels::largest_head_dim(), "): use the LibTorch backend");
   most_repeated_ = most_repeated(spec.shape.hidden, team_.size());
   if (comm_.size() > 1) sums_ = comm::make_rank_parts(comm_, shared_sums);
   for (const ProgramLinear& linear : program_.linears) {
@@ -53,12 +67,15 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
       continue;
     }
     // The trainer multiplies the head in chunks of the vocabulary, the other weights whole.
-    const int64_t together = linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
+    const int64_t together =
+        linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
     orders_.push_back(order_of(linear, together));
   }
-  // Matrix units get x packed, which every thread that multiplies with a row of it does. The weight is read no more often for it: by blocks of rows either way.
+  // Matrix units get x packed, which every thread that multiplies with a row of it does. The weight
+  // is read no more often for it: by blocks of rows either way.
   bool in_tiles = team_.size() > 1;
-  for (size_t i = 0; i < orders_.size(); ++i) in_tiles = in_tiles && (orders_[i].tiles || program_.linears[i].out == Buffer::logits);
+  for (size_t i = 0; i < orders_.size(); ++i)
+    in_tiles = in_tiles && (orders_[i].tiles || program_.linears[i].out == Buffer::logits);
   constexpr int64_t rows_of_a_thread = 128;
   if (in_tiles) fewest_whole_ = rows_of_a_thread * team_.size();
 }
@@ -85,17 +102,23 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
     if (width(buffer) == 0) return;
     Rows& r = rows_[static_cast<size_t>(buffer)];
     r.stride = kernels::gemm_padded(width(buffer));
-    r.element_bytes = static_cast<int64_t>(kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
-    r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1), comm::FirstTouch::later,
-                                "activations of a generation step", memory_remedy);
+    r.element_bytes = static_cast<int64_t>(
+        kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
+    r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1),
+                                comm::FirstTouch::later, "activations of a generation step",
+                                memory_remedy);
     if (most_repeated_ == 0 || !program_.copied[static_cast<size_t>(buffer)]) return;
-    r.copy_bytes = base::round_up<int64_t>(std::min(most_repeated_, count) * r.stride * r.element_bytes, 4096);
-    r.copies = comm::HugeBuffer(team_.size() * r.copy_bytes, comm::FirstTouch::later, "activations of a generation step, a copy of each thread", memory_remedy);
+    r.copy_bytes =
+        base::round_up<int64_t>(std::min(most_repeated_, count) * r.stride * r.element_bytes, 4096);
+    r.copies =
+        comm::HugeBuffer(team_.size() * r.copy_bytes, comm::FirstTouch::later,
+                         "activations of a generation step, a copy of each thread", memory_remedy);
   };
   if (rows > capacity_) {
     capacity_ = base::round_up<int64_t>(rows, 64);
     if (sums_) sums_->reserve(capacity_ * width(Buffer::partials));
-    for (size_t value = 0; value < model::value_count; ++value) make(buffer_of(static_cast<model::Value>(value)), capacity_);
+    for (size_t value = 0; value < model::value_count; ++value)
+      make(buffer_of(static_cast<model::Value>(value)), capacity_);
   }
   if (logit_rows > logit_capacity_) {
     logit_capacity_ = base::round_up<int64_t>(logit_rows, 8);
@@ -110,9 +133,11 @@ void FusedBackend::index_rows(const StepBatch& batch) {
   first_page_.clear();
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceRows& sequence = batch.sequences[s];
-    sequence_of_row_.insert(sequence_of_row_.end(), static_cast<size_t>(sequence.rows), static_cast<int32_t>(s));
+    sequence_of_row_.insert(sequence_of_row_.end(), static_cast<size_t>(sequence.rows),
+                            static_cast<int32_t>(s));
     first_page_.push_back(page_starts_.size());
-    for (const int32_t page : sequence.pages) page_starts_.push_back(cache_.data() + page * page_bytes_);
+    for (const int32_t page : sequence.pages)
+      page_starts_.push_back(cache_.data() + page * page_bytes_);
   }
 }
 
@@ -133,21 +158,25 @@ std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const Dr
     team_.run([&](int thread) {
       for (const Phase& phase : program_.phases) {
         // Parts of attention need keys and queries of other threads.
-        if (phase.meets(work_) || (in_parts && phase.kind == PhaseKind::attend)) team_.barrier(thread);
+        if (phase.meets(work_) || (in_parts && phase.kind == PhaseKind::attend))
+          team_.barrier(thread);
         execute(phase, batch, thread);
       }
     });
   }
   std::vector<kernels::LogitsRow> logits;
   for (const DrawRequest& draw : draws) {
-    logits.push_back({shape_.logit_type, draw.kept ? draw.kept.get() : rows(Buffer::logits).row(draw.row), shape_.vocabulary_rows});
+    logits.push_back({shape_.logit_type,
+                      draw.kept ? draw.kept.get() : rows(Buffer::logits).row(draw.row),
+                      shape_.vocabulary_rows});
   }
   return sampler_.draw(draws, logits);
 }
 
 KeptLogits FusedBackend::keep(int64_t row) {
   const std::byte* logits = rows(Buffer::logits).row(row);
-  const auto copy = std::make_shared<const std::vector<std::byte>>(logits, logits + shape_.vocabulary_rows * rows(Buffer::logits).element_bytes);
+  const auto copy = std::make_shared<const std::vector<std::byte>>(
+      logits, logits + shape_.vocabulary_rows * rows(Buffer::logits).element_bytes);
   return {copy, copy->data()};
 }
 
@@ -162,7 +191,8 @@ void FusedBackend::by_rows(const Phase& phase, int64_t count, int thread, OfRow&
 void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int thread) {
   const int64_t m = batch.rows(), selected = static_cast<int64_t>(batch.logit_rows.size());
   switch (phase.kind) {
-    case PhaseKind::linears: return linears(phase, phase.in == Buffer::selected ? selected : m, thread);
+    case PhaseKind::linears:
+      return linears(phase, phase.in == Buffer::selected ? selected : m, thread);
     case PhaseKind::columns: return columns(phase, m, thread);
     case PhaseKind::sum: return sum(phase, m, thread);
     case PhaseKind::attend: return attend(phase, thread);
@@ -170,12 +200,16 @@ void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int threa
     default: break;
   }
   if (!phase.of_heads) {
-    return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread, [&](int64_t i) { execute_rows(phase, batch, i, thread); });
+    return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread,
+                   [&](int64_t i) { execute_rows(phase, batch, i, thread); });
   }
-  if (work_ != RowWork::repeated) return by_rows(phase, m, thread, [&](int64_t i) { execute_heads(phase, batch, i, 0, shape_.kv_heads); });
+  if (work_ != RowWork::repeated)
+    return by_rows(phase, m, thread,
+                   [&](int64_t i) { execute_heads(phase, batch, i, 0, shape_.kv_heads); });
   deal(std::ssize(attention_.units), thread, team_.size(), [&](int64_t u) {
     const AttentionUnit& unit = attention_.units[static_cast<size_t>(u)];
-    for (int64_t i = 0; i < unit.rows; ++i) execute_heads(phase, batch, unit.first_row + i, unit.kv_head, 1);
+    for (int64_t i = 0; i < unit.rows; ++i)
+      execute_heads(phase, batch, unit.first_row + i, unit.kv_head, 1);
   });
 }
 
@@ -185,10 +219,13 @@ void FusedBackend::execute_rows(const Phase& phase, const StepBatch& batch, int6
   const int64_t columns = width(phase.out);
   switch (phase.kind) {
     case PhaseKind::norm: return norm(phase, row(phase.in, i, thread), out, 1);
-    case PhaseKind::add: return kernels::add_row(shape_.type, out, row(phase.other, i, thread), columns);
-    case PhaseKind::add_weight: return kernels::add_row(shape_.type, out, weights_.data(phase.weight), columns);
+    case PhaseKind::add:
+      return kernels::add_row(shape_.type, out, row(phase.other, i, thread), columns);
+    case PhaseKind::add_weight:
+      return kernels::add_row(shape_.type, out, weights_.data(phase.weight), columns);
     case PhaseKind::select:
-      std::memcpy(out, row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread), static_cast<size_t>(columns * shape_.element_bytes()));
+      std::memcpy(out, row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread),
+                  static_cast<size_t>(columns * shape_.element_bytes()));
       return;
     default: throw InternalError("a phase that is not done by rows");
   }
@@ -219,7 +256,8 @@ void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i
   }
 }
 
-kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t first, int64_t m, int thread) const {
+kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t first, int64_t m,
+                                          int thread) const {
   const ProgramLinear& linear = program_.linears[index];
   const Rows &x = rows(linear.in), &y = rows(linear.out);
   kernels::GemmArguments a;
@@ -243,20 +281,24 @@ void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
   if (m == 0) return;
   if (work_ == RowWork::whole && phase.of_all_rows()) {
     const auto [first, last] = share_of_rows(thread, m);
-    for (size_t i = phase.first; i < phase.first + phase.count; ++i) kernels::gemm_columns(gemm(i, first, last - first, thread), 0, program_.linears[i].n);
+    for (size_t i = phase.first; i < phase.first + phase.count; ++i)
+      kernels::gemm_columns(gemm(i, first, last - first, thread), 0, program_.linears[i].n);
     return;
   }
   int64_t units = 0;
-  for (size_t i = phase.first; i < phase.first + phase.count; ++i) units += base::ceil_div(program_.linears[i].n, kernels::gemm_column_unit);
+  for (size_t i = phase.first; i < phase.first + phase.count; ++i)
+    units += base::ceil_div(program_.linears[i].n, kernels::gemm_column_unit);
   const auto [first, last] = team_.share(thread, units);
   int64_t start = 0;
   for (size_t i = phase.first; i < phase.first + phase.count; ++i) {
     const int64_t n = program_.linears[i].n;
     const int64_t own = base::ceil_div(n, kernels::gemm_column_unit);
-    const int64_t from = std::clamp<int64_t>(first - start, 0, own), to = std::clamp<int64_t>(last - start, 0, own);
+    const int64_t from = std::clamp<int64_t>(first - start, 0, own),
+                  to = std::clamp<int64_t>(last - start, 0, own);
     start += own;
     if (from >= to) continue;
-    kernels::gemm_columns(gemm(i, 0, m, thread), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
+    kernels::gemm_columns(gemm(i, 0, m, thread), from * kernels::gemm_column_unit,
+                          std::min(to * kernels::gemm_column_unit, n));
   }
 }
 
@@ -269,7 +311,8 @@ void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
     a.ldy = a.n;
     a.output = kernels::GemmOutput::f32;
   }
-  const auto [first, last] = whole ? ThreadTeam::Range{0, a.n} : team_.share(thread, a.n, kernels::gemm_column_unit);
+  const auto [first, last] =
+      whole ? ThreadTeam::Range{0, a.n} : team_.share(thread, a.n, kernels::gemm_column_unit);
   kernels::gemm_columns(a, first, last);
 }
 
@@ -282,25 +325,31 @@ void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
   team_.barrier(thread);
   const comm::RankParts::Sources parts = sums_->sources();
   by_rows(phase, m, thread, [&](int64_t i) {
-    kernels::reduce_row(shape_.type, parts.first + i * d, comm_.size(), parts.stride, row(phase.out, i, thread), d);
+    kernels::reduce_row(shape_.type, parts.first + i * d, comm_.size(), parts.stride,
+                        row(phase.out, i, thread), d);
   });
 }
 
 // `count` vectors one after another: a row, or heads.
-void FusedBackend::norm(const Phase& phase, const std::byte* in, std::byte* out, int64_t count) const {
+void FusedBackend::norm(const Phase& phase, const std::byte* in, std::byte* out,
+                        int64_t count) const {
   const std::byte* w = weights_.data(phase.weight);
   const int64_t length = weights_.block(phase.weight).rows;
   if (shape_.type == ElementType::f32) {
-    model::rms_norm_rows(as<float>(in), as<float>(w), as<float>(out), nullptr, count, length, epsilon_);
+    model::rms_norm_rows(as<float>(in), as<float>(w), as<float>(out), nullptr, count, length,
+                         epsilon_);
   } else {
-    model::rms_norm_rows(as<uint16_t>(in), as<uint16_t>(w), as<uint16_t>(out), nullptr, count, length, epsilon_);
+    model::rms_norm_rows(as<uint16_t>(in), as<uint16_t>(w), as<uint16_t>(out), nullptr, count,
+                         length, epsilon_);
   }
 }
 
 void FusedBackend::gate(const Phase& phase, int64_t m, int thread) const {
   const bool whole = work_ == RowWork::whole;
   const ThreadTeam::Range own = whole ? share_of_rows(thread, m) : ThreadTeam::Range{0, m};
-  const auto [first, last] = whole ? ThreadTeam::Range{0, width(phase.out)} : team_.share(thread, width(phase.out), kernels::gemm_column_unit);
+  const auto [first, last] = whole
+                                 ? ThreadTeam::Range{0, width(phase.out)}
+                                 : team_.share(thread, width(phase.out), kernels::gemm_column_unit);
   const int64_t at = first * shape_.element_bytes();
   for (int64_t i = own.first; i < own.last && first < last; ++i) {
     const std::byte *gate = rows(phase.in).row(i) + at, *up = rows(phase.other).row(i) + at;
@@ -314,12 +363,14 @@ void FusedBackend::gate(const Phase& phase, int64_t m, int thread) const {
 }
 
 void FusedBackend::copy_page(int32_t from, int32_t to) {
-  std::memcpy(cache_.data() + to * page_bytes_, cache_.data() + from * page_bytes_, static_cast<size_t>(page_bytes_));
+  std::memcpy(cache_.data() + to * page_bytes_, cache_.data() + from * page_bytes_,
+              static_cast<size_t>(page_bytes_));
 }
 
 std::vector<std::string> FusedBackend::differences() const {
   std::set<std::string> out;
-  if (comm_.size() > 1) out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
+  if (comm_.size() > 1)
+    out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
   if (weights_.int8_bytes() > 0) {
     out.insert("generation multiplies with weights in 8 bits (generate.weights)");
     return {out.begin(), out.end()};
@@ -335,7 +386,8 @@ std::vector<std::string> FusedBackend::differences() const {
     const int64_t rest = linear.n % kernels::vocabulary_chunk;
     if (linear.out != Buffer::logits || rest == 0) continue;
     kernels::GemmOrder order = order_of(linear, rest);
-    order.matches_library = order.matches_library && std::min(order.block, linear.k) == std::min(orders_[i].block, linear.k);
+    order.matches_library = order.matches_library &&
+                            std::min(order.block, linear.k) == std::min(orders_[i].block, linear.k);
     check(linear, rest, order);
   }
   return {out.begin(), out.end()};
@@ -345,20 +397,30 @@ std::vector<std::string> FusedBackend::describe() const {
   std::set<std::string> orders;
   for (size_t i = 0; i < orders_.size(); ++i) {
     if (weights_.int8(program_.linears[i].weight) != nullptr) continue;
-    orders.insert(kernels::describe(type_of(program_.linears[i]), program_.linears[i].k, program_.linears[i].n, orders_[i]));
+    orders.insert(kernels::describe(type_of(program_.linears[i]), program_.linears[i].k,
+                                    program_.linears[i].n, orders_[i]));
   }
-  std::vector<std::string> lines{base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
-                                            model::row_kernels_target(), ", ", team_.size(), " threads")};
+  std::vector<std::string> lines{
+      base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
+                 model::row_kernels_target(), ", ", team_.size(), " threads")};
   if (team_.size() > 1) {
-    lines.push_back(base::text("threads meet ", program_.meetings(0, RowWork::repeated), " times a layer in steps of up to ", most_repeated_, " rows, ",
-                               program_.meetings(0, RowWork::shared), " times in others",
-                               fewest_whole_ > 0 ? base::text("; from ", fewest_whole_, " rows on, each thread multiplies rows of its own, ", program_.meetings(0, RowWork::whole)) : ""));
+    lines.push_back(base::text(
+        "threads meet ", program_.meetings(0, RowWork::repeated),
+        " times a layer in steps of up to ", most_repeated_, " rows, ",
+        program_.meetings(0, RowWork::shared), " times in others",
+        fewest_whole_ > 0 ? base::text("; from ", fewest_whole_,
+                                       " rows on, each thread multiplies rows of its own, ",
+                                       program_.meetings(0, RowWork::whole))
+                          : ""));
   }
   if (weights_.int8_bytes() > 0) {
-    lines.push_back(base::text("weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())), " beside those in the model's type, a scale for ",
-                               kernels::int8_group, " of a row"));
+    lines.push_back(base::text(
+        "weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())),
+        " beside those in the model's type, a scale for ", kernels::int8_group, " of a row"));
   }
-  if (sums_) lines.push_back(base::text("sums of the replica's ", comm_.size(), " ranks through ", sums_->kind()));
+  if (sums_)
+    lines.push_back(
+        base::text("sums of the replica's ", comm_.size(), " ranks through ", sums_->kind()));
   for (const std::string& order : orders) lines.push_back("summation order " + order);
   return lines;
 }

@@ -1,5 +1,5 @@
-// The forward pass on the host with kernels of our own: one region of threads per step that runs the model's step
-// program, no allocation once the buffers have their size.
+// The forward pass on the host with kernels of our own: one region of threads per step that runs
+// the model's step program, no allocation once the buffers have their size.
 #pragma once
 
 #include <array>
@@ -23,8 +23,9 @@ namespace trireme::generate {
 
 class FusedBackend final : public StepBackend {
  public:
-  FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size, ThreadTeam& team,
-               const comm::CommView& tensor_parallel, bool shared_sums);
+  FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages,
+               int64_t page_size, ThreadTeam& team, const comm::CommView& tensor_parallel,
+               bool shared_sums);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -43,7 +44,8 @@ class FusedBackend final : public StepBackend {
   static int64_t page_bytes(const LocalShape& shape, int64_t page_size);
 
  private:
-  // Rows of activations; each row is zero-padded to a multiple of 32 elements, as the GEMM wants it.
+  // Rows of activations; each row is zero-padded to a multiple of 32 elements, as the GEMM wants
+  // it.
   struct Rows {
     comm::HugeBuffer memory;
     comm::HugeBuffer copies;  // one of each thread, of few rows, where row work is repeated
@@ -51,7 +53,9 @@ class FusedBackend final : public StepBackend {
     int64_t element_bytes = 0;
     int64_t copy_bytes = 0;
     std::byte* row(int64_t i) const { return memory.data() + i * stride * element_bytes; }
-    std::byte* row(int64_t i, int copy) const { return copies.data() + copy * copy_bytes + i * stride * element_bytes; }
+    std::byte* row(int64_t i, int copy) const {
+      return copies.data() + copy * copy_bytes + i * stride * element_bytes;
+    }
   };
 
   void reserve_rows(int64_t rows, int64_t logit_rows);
@@ -68,7 +72,9 @@ class FusedBackend final : public StepBackend {
   kernels::GemmArguments gemm(size_t linear, int64_t first, int64_t m, int thread) const;
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
-  kernels::ElementType type_of(const ProgramLinear& linear) const { return linear.out == Buffer::logits ? shape_.logit_type : shape_.type; }
+  kernels::ElementType type_of(const ProgramLinear& linear) const {
+    return linear.out == Buffer::logits ? shape_.logit_type : shape_.type;
+  }
 
   template <class T>
   static T* as(std::byte* p) {
@@ -84,10 +90,13 @@ class FusedBackend final : public StepBackend {
   template <class OfRow>
   void by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const;
   // A thread's part of the rows, each of which is one thread's.
-  ThreadTeam::Range share_of_rows(int thread, int64_t count) const { return team_.share(thread, count, work_ == RowWork::whole ? kernels::gemm_row_unit : 1); }
+  ThreadTeam::Range share_of_rows(int thread, int64_t count) const {
+    return team_.share(thread, count, work_ == RowWork::whole ? kernels::gemm_row_unit : 1);
+  }
   RowWork work_for(int64_t rows) const;
   void execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
-  void execute_heads(const Phase& phase, const StepBatch& batch, int64_t row, int64_t first_head, int64_t heads) const;
+  void execute_heads(const Phase& phase, const StepBatch& batch, int64_t row, int64_t first_head,
+                     int64_t heads) const;
   void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
   void norm(const Phase& phase, const std::byte* in, std::byte* out, int64_t count) const;
   void linears(const Phase& phase, int64_t m, int thread) const;
@@ -111,8 +120,8 @@ class FusedBackend final : public StepBackend {
   int64_t rope_positions_ = 0;
   ThreadProgram program_;
   std::vector<kernels::GemmOrder> orders_;  // of program_.linears
-  int64_t most_repeated_ = 0;  // rows whose work is repeated on all threads at most
-  int64_t fewest_whole_ = 0;   // rows from which on each is one thread's, products and all; 0: never
+  int64_t most_repeated_ = 0;               // rows whose work is repeated on all threads at most
+  int64_t fewest_whole_ = 0;  // rows from which on each is one thread's, products and all; 0: never
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
   std::unique_ptr<comm::RankParts> sums_;  // of [M, D], tensor parallel only
@@ -120,8 +129,8 @@ class FusedBackend final : public StepBackend {
   // Of this step.
   RowWork work_ = RowWork::shared;
   AttentionUnits attention_;
-  std::vector<int64_t> parts_at_;   // [units] of parts_, where attention goes in parts
-  std::vector<int32_t> parts_done_; // [units], atomic
+  std::vector<int64_t> parts_at_;    // [units] of parts_, where attention goes in parts
+  std::vector<int32_t> parts_done_;  // [units], atomic
   std::vector<float> parts_;
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another

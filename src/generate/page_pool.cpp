@@ -4,7 +4,8 @@
 
 namespace trireme::generate {
 
-PagePool::PagePool(int64_t pages, int64_t page_size) : page_size_(page_size), pages_(static_cast<size_t>(pages)) {
+PagePool::PagePool(int64_t pages, int64_t page_size)
+    : page_size_(page_size), pages_(static_cast<size_t>(pages)) {
   for (int64_t p = pages - 1; p >= 0; --p) free_.push_back(static_cast<int32_t>(p));
 }
 

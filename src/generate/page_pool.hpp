@@ -1,5 +1,6 @@
-// Who holds which page of the KV cache: reference counts, and an index of full pages by content, so that a prefix that was
-// computed once is found again. Pages nobody holds keep their content until they are needed, least recently used first.
+// Who holds which page of the KV cache: reference counts, and an index of full pages by content, so
+// that a prefix that was computed once is found again. Pages nobody holds keep their content until
+// they are needed, least recently used first.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,13 @@ class PagePool {
   void release(int32_t page);
   int32_t references(int32_t page) const { return pages_[static_cast<size_t>(page)].references; }
 
-  // The page whose tokens follow the content `parent`, with one reference more; its content is content_of(page).
+  // The page whose tokens follow the content `parent`, with one reference more; its content is
+  // content_of(page).
   std::optional<int32_t> find(ContentId parent, std::span<const int32_t> tokens);
   // The content's name, without taking a reference.
   std::optional<ContentId> peek(ContentId parent, std::span<const int32_t> tokens) const;
-  // Records that `page` now holds `tokens` after `parent`; returns the content's name. When another page holds the same,
-  // that one stays in the index.
+  // Records that `page` now holds `tokens` after `parent`; returns the content's name. When another
+  // page holds the same, that one stays in the index.
   ContentId publish(int32_t page, ContentId parent, std::span<const int32_t> tokens);
   ContentId content_of(int32_t page) const { return pages_[static_cast<size_t>(page)].content; }
   // Drops the index: other weights. References stay.
@@ -53,8 +55,8 @@ class PagePool {
   using Index = std::unordered_map<Key, int32_t, KeyHash>;
   struct Page {
     int32_t references = 0;
-    ContentId content = 0;           // 0: not in the index
-    std::optional<Key> key;          // of its entry
+    ContentId content = 0;              // 0: not in the index
+    std::optional<Key> key;             // of its entry
     std::list<int32_t>::iterator idle;  // valid while references == 0 and content != 0
   };
   void remove_from_index(Page& page);

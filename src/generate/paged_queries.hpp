@@ -1,5 +1,5 @@
-// The rows of a step that are alone in their sequence, and their attention by a kernel of our own, which reads the cache where its pages lie
-// (kernels/paged_attention.hpp).
+// The rows of a step that are alone in their sequence, and their attention by a kernel of our own,
+// which reads the cache where its pages lie (kernels/paged_attention.hpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,8 @@ namespace trireme::generate {
 
 using AttendPages = void (*)(const kernels::PagedAttention&);
 
-// What the kernel takes for itself, the same memory in every layer: for calls in the order of one stream.
+// What the kernel takes for itself, the same memory in every layer: for calls in the order of one
+// stream.
 struct PagedScratch {
   at::Tensor sums, weights;
 };
@@ -33,11 +34,14 @@ class PagedQueries {
   void put(Upload& upload);
   // Whether all but the page numbers was put where the other's was.
   bool lies_as(const PagedQueries& other) const {
-    return query_piece_ == other.query_piece_ && chunk_piece_ == other.chunk_piece_ && page_piece_.first == other.page_piece_.first;
+    return query_piece_ == other.query_piece_ && chunk_piece_ == other.chunk_piece_ &&
+           page_piece_.first == other.page_piece_.first;
   }
-  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one layer, contiguous.
-  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
-              const at::Tensor& out, PagedScratch& scratch) const;
+  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one
+  // layer, contiguous.
+  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys,
+              const at::Tensor& values, int64_t page_size, const at::Tensor& out,
+              PagedScratch& scratch) const;
 
  private:
   std::vector<kernels::PagedQuery> queries_;
@@ -46,7 +50,8 @@ class PagedQueries {
   Upload::Piece query_piece_, chunk_piece_, page_piece_;
 };
 
-// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on made-up keys and values of so many heads; empty: nothing.
+// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on
+// made-up keys and values of so many heads; empty: nothing.
 std::string paged_attention_problem(at::Device device, AttendPages kernel, const LocalShape& shape);
 
 }  // namespace trireme::generate

@@ -1,5 +1,6 @@
-// Draws the next token of several sequences from their logits, across the tensor-parallel ranks' slices of the vocabulary.
-// Only summaries, the chosen ids and, under truncation, the candidates travel between ranks.
+// Draws the next token of several sequences from their logits, across the tensor-parallel ranks'
+// slices of the vocabulary. Only summaries, the chosen ids and, under truncation, the candidates
+// travel between ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,14 @@ namespace trireme::generate {
 
 class Sampler {
  public:
-  Sampler(int64_t vocabulary, int64_t vocabulary_first, ThreadTeam& team, const comm::CommView& tensor_parallel)
+  Sampler(int64_t vocabulary, int64_t vocabulary_first, ThreadTeam& team,
+          const comm::CommView& tensor_parallel)
       : vocabulary_(vocabulary), first_id_(vocabulary_first), team_(team), comm_(tensor_parallel) {}
 
-  // The same result on every rank; `logits` has a row for each request, in host memory. Collective over the tensor-parallel ranks.
-  std::vector<Drawn> draw(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits);
+  // The same result on every rank; `logits` has a row for each request, in host memory. Collective
+  // over the tensor-parallel ranks.
+  std::vector<Drawn> draw(std::span<const DrawRequest> requests,
+                          std::span<const kernels::LogitsRow> logits);
 
  private:
   // One rank's share of a row's distribution; `full` of the logits as they are.
@@ -36,12 +40,15 @@ class Sampler {
     float z = 0;
   };
   struct Row;
-  void summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows);
+  void summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits,
+                 std::vector<Row>& rows);
   void choose(std::span<const DrawRequest> requests, std::vector<Row>& rows);
   void draw_truncated(std::span<const DrawRequest> requests, std::vector<Row>& rows);
-  static void choose_truncated(const DrawRequest& request, std::vector<kernels::Candidate> candidates, Row& row);
+  static void choose_truncated(const DrawRequest& request,
+                               std::vector<kernels::Candidate> candidates, Row& row);
   void take_back_biases(std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows) const;
-  std::vector<std::vector<kernels::Candidate>> gather(std::vector<std::vector<kernels::Candidate>> mine) const;
+  std::vector<std::vector<kernels::Candidate>> gather(
+      std::vector<std::vector<kernels::Candidate>> mine) const;
 
   int64_t vocabulary_;
   int64_t first_id_;

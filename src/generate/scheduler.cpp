@@ -13,8 +13,9 @@ namespace {
 // How far down the queue a step looks for sequences that can begin, in units of the batch limit.
 constexpr int64_t look_ahead = 4;
 
-// Rows of a step up to which guesses are computed: as many as the products take with transposed weights in registers (kernels/decode_gemm_body.hpp,
-// few_rows). At 135M, bf16 and AVX-512, a step of 8 rows takes 1.45 times as long as one of 1, of 12 rows 3 times.
+// Rows of a step up to which guesses are computed: as many as the products take with transposed
+// weights in registers (kernels/decode_gemm_body.hpp, few_rows). At 135M, bf16 and AVX-512, a step
+// of 8 rows takes 1.45 times as long as one of 1, of 12 rows 3 times.
 constexpr int64_t rows_with_guesses = 8;
 
 uint64_t prompt_hash(const std::vector<int32_t>& prompt) {
@@ -28,7 +29,8 @@ uint64_t prompt_hash(const std::vector<int32_t>& prompt) {
 
 }  // namespace
 
-Scheduler::Scheduler(const EngineOptions& options, int64_t pages, std::function<void(int32_t, int32_t)> copy_page)
+Scheduler::Scheduler(const EngineOptions& options, int64_t pages,
+                     std::function<void(int32_t, int32_t)> copy_page)
     : options_(options), pool_(pages, options.page_size), copy_page_(std::move(copy_page)) {
   counters_.pages_total = pages;
 }
@@ -38,7 +40,8 @@ void Scheduler::add(Request request, int64_t longest) {
   sequence->longest = longest;
   sequence->guesses = options_.speculation_tokens;
   sequence->tokens = request.prompt;
-  sequence->tokens.insert(sequence->tokens.end(), request.begun.output_ids.begin(), request.begun.output_ids.end());
+  sequence->tokens.insert(sequence->tokens.end(), request.begun.output_ids.begin(),
+                          request.begun.output_ids.end());
   sequence->result = std::exchange(request.begun, {});
   sequence->result.id = request.id;
   sequence->request = std::move(request);
@@ -76,7 +79,8 @@ void Scheduler::drop_group_pages(PromptGroup& group) {
 }
 
 void Scheduler::release_pages(std::vector<int32_t>& pages) {
-  // The end first: later parts of a prefix are of no use without the earlier ones, so they are the first to be reused.
+  // The end first: later parts of a prefix are of no use without the earlier ones, so they are the
+  // first to be reused.
   for (auto page = pages.rbegin(); page != pages.rend(); ++page) pool_.release(*page);
   pages.clear();
 }
@@ -97,7 +101,9 @@ void Scheduler::admit(StepPlan& plan) {
   for (const auto& s : running_) prefill += s->decoding() ? 0 : s->pending();
   const auto limit = static_cast<size_t>(look_ahead * options_.max_batch);
   for (size_t i = 0; i < waiting_.size() && i < limit;) {
-    if (static_cast<int64_t>(running_.size()) >= options_.max_batch || prefill >= options_.prefill_chunk_tokens) return;
+    if (static_cast<int64_t>(running_.size()) >= options_.max_batch ||
+        prefill >= options_.prefill_chunk_tokens)
+      return;
     const Admission admission = try_admit(*waiting_[i], plan);
     if (admission == Admission::no_room) return;
     if (admission == Admission::later) {
@@ -123,7 +129,8 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence, StepPlan& plan) {
     if (prefix_in_progress(sequence)) return Admission::later;
     take_known_prefix(sequence);
   }
-  const int64_t needed = pages_for(sequence.length() + 1) - static_cast<int64_t>(sequence.pages.size());
+  const int64_t needed =
+      pages_for(sequence.length() + 1) - static_cast<int64_t>(sequence.pages.size());
   if (needed > pool_.available() && !running_.empty()) {
     release_pages(sequence.pages);
     sequence.computed = sequence.published_pages = 0;
@@ -153,14 +160,18 @@ void Scheduler::fork(Sequence& sequence) {
 }
 
 std::span<const int32_t> Scheduler::page_tokens(const Sequence& sequence, int64_t page) const {
-  return std::span(sequence.tokens).subspan(static_cast<size_t>(page * options_.page_size), static_cast<size_t>(options_.page_size));
+  return std::span(sequence.tokens)
+      .subspan(static_cast<size_t>(page * options_.page_size),
+               static_cast<size_t>(options_.page_size));
 }
 
-// The pages of the sequence's beginning that the index has. At least one token is left to compute: its logits are needed.
+// The pages of the sequence's beginning that the index has. At least one token is left to compute:
+// its logits are needed.
 void Scheduler::take_known_prefix(Sequence& sequence) {
   const int64_t sharable = (sequence.length() - 1) / options_.page_size;
   while (sequence.published_pages < sharable) {
-    const auto page = pool_.find(sequence.published, page_tokens(sequence, sequence.published_pages));
+    const auto page =
+        pool_.find(sequence.published, page_tokens(sequence, sequence.published_pages));
     if (!page) break;
     sequence.pages.push_back(*page);
     sequence.published = pool_.content_of(*page);
@@ -205,18 +216,23 @@ void Scheduler::plan_rows(StepPlan& plan) {
   }
   // A later sequence's preemption may have hit a forked one.
   std::erase_if(plan.forked, [&](const Sequence* s) {
-    return std::none_of(running_.begin(), running_.end(), [s](const SequencePtr& r) { return r.get() == s; });
+    return std::none_of(running_.begin(), running_.end(),
+                        [s](const SequencePtr& r) { return r.get() == s; });
   });
 }
 
-// While few sequences run, a step's time goes into reading weights, and rows beside theirs cost little.
+// While few sequences run, a step's time goes into reading weights, and rows beside theirs cost
+// little.
 void Scheduler::propose(StepPlan& plan) {
   const bool few = std::ssize(plan.rows) <= config::speculating_sequences;
-  if (options_.speculation_tokens == 0 || !few || !std::ranges::all_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); })) return;
+  if (options_.speculation_tokens == 0 || !few ||
+      !std::ranges::all_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); }))
+    return;
   int64_t room = rows_with_guesses - std::ssize(plan.rows), without = std::ssize(plan.rows);
   for (PlannedRows& planned : plan.rows) {
     Sequence& s = *planned.sequence;
-    planned.proposed = look_up_continuation(s.tokens, std::min({s.guesses, s.longest - s.length() - 1, room / without--}));
+    planned.proposed = look_up_continuation(
+        s.tokens, std::min({s.guesses, s.longest - s.length() - 1, room / without--}));
     planned.rows = rows_with_pages(s, 1 + std::ssize(planned.proposed));
     planned.proposed.resize(static_cast<size_t>(planned.rows - 1));
     room -= planned.rows - 1;
@@ -236,7 +252,8 @@ int64_t Scheduler::rows_with_pages(Sequence& s, int64_t rows) {
 
 // Pages of its own for the rows to come. False: the sequence itself was preempted.
 bool Scheduler::give_pages(Sequence& sequence, int64_t rows, size_t index) {
-  const int64_t first = sequence.computed / options_.page_size, last = (sequence.computed + rows - 1) / options_.page_size;
+  const int64_t first = sequence.computed / options_.page_size,
+                last = (sequence.computed + rows - 1) / options_.page_size;
   for (int64_t p = first; p <= last; ++p) {
     const auto at = static_cast<size_t>(p);
     const bool exists = at < sequence.pages.size();
@@ -257,8 +274,8 @@ bool Scheduler::give_pages(Sequence& sequence, int64_t rows, size_t index) {
   return true;
 }
 
-// A page for running sequence `index`. Short of pages it drops prompts kept for samples to come, then preempts the
-// sequences admitted last; nothing when that is `index` itself.
+// A page for running sequence `index`. Short of pages it drops prompts kept for samples to come,
+// then preempts the sequences admitted last; nothing when that is `index` itself.
 std::optional<int32_t> Scheduler::page_or_preempt(size_t index) {
   for (;;) {
     if (auto page = pool_.allocate()) return page;
@@ -289,11 +306,13 @@ void Scheduler::put_back(size_t index) {
   sequence->published = 0;
   sequence->old_keys = false;
   sequence->prompt_logits.reset();
-  if (sequence->group && sequence->group->leader == sequence.get()) sequence->group->leader = nullptr;
+  if (sequence->group && sequence->group->leader == sequence.get())
+    sequence->group->leader = nullptr;
   waiting_.push_front(std::move(sequence));
 }
 
-void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of) {
+void Scheduler::computed(const StepPlan& plan,
+                         const std::function<KeptLogits(const Sequence&)>& logits_of) {
   for (const PlannedRows& planned : plan.rows) {
     Sequence& s = *planned.sequence;
     const int64_t rows = planned.rows - std::ssize(planned.proposed);
@@ -318,7 +337,8 @@ void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(co
 
 void Scheduler::count_room() {
   counters_.page_room += pool_.used() * options_.page_size;
-  for (const auto& s : running_) counters_.page_room_unused += std::ssize(s->pages) * options_.page_size - s->computed;
+  for (const auto& s : running_)
+    counters_.page_room_unused += std::ssize(s->pages) * options_.page_size - s->computed;
 }
 
 void Scheduler::publish(Sequence& s) {
@@ -339,13 +359,16 @@ void Scheduler::accept(Sequence& s) {
 
 void Scheduler::settle(Sequence& s, int64_t proposed, int64_t accepted) {
   if (proposed == 0) return;
-  s.guesses = std::min(options_.speculation_tokens, accepted == proposed ? 2 * proposed : accepted + 1);
-  for (; std::ssize(s.pages) > pages_for(s.computed); s.pages.pop_back()) pool_.release(s.pages.back());
+  s.guesses =
+      std::min(options_.speculation_tokens, accepted == proposed ? 2 * proposed : accepted + 1);
+  for (; std::ssize(s.pages) > pages_for(s.computed); s.pages.pop_back())
+    pool_.release(s.pages.back());
   counters_.pages_used = pool_.used();
 }
 
 Result Scheduler::retire(Sequence* sequence) {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const SequencePtr& s) { return s.get() == sequence; });
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const SequencePtr& s) { return s.get() == sequence; });
   ASSERT(at != running_.end());
   Result result = std::move(sequence->result);
   release_pages(sequence->pages);
@@ -375,8 +398,7 @@ void Scheduler::preempt_prompts() {
 }
 
 void Scheduler::forget_shared() {
-  while (drop_one_group()) {
-  }
+  while (drop_one_group()) {}
   pool_.forget_contents();
   groups_.clear();
   for (const auto& sequence : waiting_) {

@@ -1,5 +1,5 @@
-// Who runs in the next step and on which pages. Decides by arrival order and page counts alone, never by time, so all
-// tensor-parallel ranks take the same decisions.
+// Who runs in the next step and on which pages. Decides by arrival order and page counts alone,
+// never by time, so all tensor-parallel ranks take the same decisions.
 #pragma once
 
 #include <cstdint>
@@ -22,40 +22,47 @@ namespace trireme::generate {
 struct PlannedRows {
   Sequence* sequence = nullptr;
   int64_t rows = 0;
-  bool draws = false;  // its last row's logits give the next token
-  std::vector<int32_t> proposed = {};  // guesses behind its last token; the last rows are theirs, and each draws what follows it
+  bool draws = false;                  // its last row's logits give the next token
+  std::vector<int32_t> proposed = {};  // guesses behind its last token; the last rows are theirs,
+                                       // and each draws what follows it
 };
 
 struct StepPlan {
   std::vector<PlannedRows> rows;
-  std::vector<Sequence*> forked;  // began from a group's pages: their next token comes from the group's logits
+  std::vector<Sequence*>
+      forked;  // began from a group's pages: their next token comes from the group's logits
 };
 
 class Scheduler {
  public:
   // `copy_page` copies the cache content of one page to another.
-  Scheduler(const EngineOptions& options, int64_t pages, std::function<void(int32_t from, int32_t to)> copy_page);
+  Scheduler(const EngineOptions& options, int64_t pages,
+            std::function<void(int32_t from, int32_t to)> copy_page);
 
   // `longest`: tokens that the sequence can have, the prompt's included.
   void add(Request request, int64_t longest);
-  // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it returns stays valid
-  // until the next call of plan(), retire() or preempt_all().
+  // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it
+  // returns stays valid until the next call of plan(), retire() or preempt_all().
   StepPlan plan();
-  // After the forward pass of a plan: records what was computed, but for guesses. `logits_of` keeps a planned row's logits.
+  // After the forward pass of a plan: records what was computed, but for guesses. `logits_of` keeps
+  // a planned row's logits.
   void computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of);
   // The sequence's last token is what was guessed: its keys and values are in the pages.
   void accept(Sequence& sequence);
-  // After a sequence's last token of a step: `accepted` of `proposed` guesses were right. Pages of the others go back.
+  // After a sequence's last token of a step: `accepted` of `proposed` guesses were right. Pages of
+  // the others go back.
   void settle(Sequence& sequence, int64_t proposed, int64_t accepted);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
   // A sequence leaves before it is finished; how many tokens of it were written.
   int64_t cancel(uint64_t id);
-  // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back. Behind it all is as if
-  // the sequences had been added now, in the order of the queue.
+  // All running sequences go back to the queue, shared pages and the index are dropped: other
+  // weights, or memory given back. Behind it all is as if the sequences had been added now, in the
+  // order of the queue.
   void preempt_all();
 
-  // The same, but for sequences that decode: these go on with the keys and values that they have, which they share with nobody new.
+  // The same, but for sequences that decode: these go on with the keys and values that they have,
+  // which they share with nobody new.
   void preempt_prompts();
 
   bool idle() const { return waiting_.empty() && running_.empty(); }
@@ -93,15 +100,18 @@ class Scheduler {
   void drop_group_pages(PromptGroup& group);
   void publish(Sequence& sequence);
   void release_pages(std::vector<int32_t>& pages);
-  int64_t pages_for(int64_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
+  int64_t pages_for(int64_t tokens) const {
+    return (tokens + options_.page_size - 1) / options_.page_size;
+  }
 
   EngineOptions options_;
   PagePool pool_;
   std::function<void(int32_t, int32_t)> copy_page_;
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in order of admission
-  std::unordered_map<uint64_t, std::vector<std::shared_ptr<PromptGroup>>> groups_;  // by hash of the prompt
-  std::vector<std::shared_ptr<PromptGroup>> ready_groups_;                          // that hold pages, oldest first
+  std::unordered_map<uint64_t, std::vector<std::shared_ptr<PromptGroup>>>
+      groups_;                                              // by hash of the prompt
+  std::vector<std::shared_ptr<PromptGroup>> ready_groups_;  // that hold pages, oldest first
   EngineCounters counters_;
 };
 

@@ -16,14 +16,15 @@ struct PromptGroup;
 struct Sequence {
   Request request;
   Result result;
-  std::vector<int32_t> tokens;    // prompt and output
-  int64_t longest = 0;            // tokens that it can have
-  int64_t guesses = 0;            // that are worth computing: more where they were right, fewer where they were wrong
-  std::vector<int32_t> pages;     // of the cache, positions from 0 on
-  int64_t computed = 0;           // tokens whose keys and values lie in the pages
-  bool old_keys = false;          // some were computed with older weights: nobody else may find them
-  int64_t published_pages = 0;    // full pages that are in the index (or equal one that is)
-  ContentId published = 0;        // content up to there
+  std::vector<int32_t> tokens;  // prompt and output
+  int64_t longest = 0;          // tokens that it can have
+  int64_t guesses =
+      0;  // that are worth computing: more where they were right, fewer where they were wrong
+  std::vector<int32_t> pages;   // of the cache, positions from 0 on
+  int64_t computed = 0;         // tokens whose keys and values lie in the pages
+  bool old_keys = false;        // some were computed with older weights: nobody else may find them
+  int64_t published_pages = 0;  // full pages that are in the index (or equal one that is)
+  ContentId published = 0;      // content up to there
   KeptLogits prompt_logits;  // of a sequence that began from a group's pages, until its first draw
   std::shared_ptr<PromptGroup> group;  // of equal prompts; null once this sequence has begun
 
@@ -34,15 +35,17 @@ struct Sequence {
   bool decoding() const { return pending() == 1 && computed >= prompt_length(); }
 };
 
-// Requests with one prompt (the n samples of a prompt): the first computes it, the others start from its pages.
+// Requests with one prompt (the n samples of a prompt): the first computes it, the others start
+// from its pages.
 struct PromptGroup {
   std::vector<int32_t> prompt;
-  int64_t waiting = 0;                 // members that have not begun
-  const Sequence* leader = nullptr;    // computes the prompt now
-  std::vector<int32_t> pages;          // of the whole prompt, one reference each; empty until it is computed
-  int64_t published_pages = 0;         // as in Sequence
+  int64_t waiting = 0;               // members that have not begun
+  const Sequence* leader = nullptr;  // computes the prompt now
+  std::vector<int32_t>
+      pages;  // of the whole prompt, one reference each; empty until it is computed
+  int64_t published_pages = 0;  // as in Sequence
   ContentId published = 0;
-  KeptLogits logits;                   // after the last prompt token
+  KeptLogits logits;  // after the last prompt token
 
   bool ready() const { return !pages.empty(); }
 };

@@ -1,6 +1,6 @@
-// What the engine asks of the hardware: one forward pass over rows of several sequences, and the tokens that follow. Rows of a sequence are
-// consecutive positions; a decoding sequence has one row, a prefilling one a chunk.
-// Legend: M rows of the step.
+// What the engine asks of the hardware: one forward pass over rows of several sequences, and the
+// tokens that follow. Rows of a sequence are consecutive positions; a decoding sequence has one
+// row, a prefilling one a chunk. Legend: M rows of the step.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ class StepBackend {
   virtual ~StepBackend() = default;
   // Tokens of a sequence can be up to this long from now on.
   virtual void reserve_positions(int64_t positions) = 0;
-  // Writes keys and values of all rows into their pages, computes the logits of `logit_rows` and draws a token for each request, the same on
-  // every rank. Collective over the tensor-parallel ranks.
+  // Writes keys and values of all rows into their pages, computes the logits of `logit_rows` and
+  // draws a token for each request, the same on every rank. Collective over the tensor-parallel
+  // ranks.
   virtual std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) = 0;
   // A copy of row `row` of the last step's logits, for a later draw.
   virtual KeptLogits keep(int64_t row) = 0;
@@ -45,7 +46,8 @@ class StepBackend {
   // Brings its own counters up to date.
   virtual void report(EngineCounters& counters) const = 0;
   virtual std::vector<std::string> describe() const = 0;
-  // Why log-probs may differ from the trainer's in their bits, a few words each; empty: they are the same.
+  // Why log-probs may differ from the trainer's in their bits, a few words each; empty: they are
+  // the same.
   virtual std::vector<std::string> differences() const = 0;
 };
 

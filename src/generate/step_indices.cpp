@@ -20,10 +20,12 @@ int64_t padded_count(int64_t count) {
 
 std::optional<DecodeShape> DecodeShape::of(const StepBatch& batch) {
   if (batch.rows() == 0 || batch.logit_rows.size() != batch.ids.size()) return std::nullopt;
-  if (std::ranges::any_of(batch.sequences, [](const SequenceRows& s) { return s.rows != 1; })) return std::nullopt;
+  if (std::ranges::any_of(batch.sequences, [](const SequenceRows& s) { return s.rows != 1; }))
+    return std::nullopt;
   DecodeShape shape{padded_count(batch.rows()), 0};
   int64_t chunks = shape.rows - batch.rows();  // one of each row that fills up
-  for (const SequenceRows& s : batch.sequences) chunks += kernels::attention_chunks(s.first_position + 1);
+  for (const SequenceRows& s : batch.sequences)
+    chunks += kernels::attention_chunks(s.first_position + 1);
   shape.chunks = padded_count(chunks);
   return shape;
 }
@@ -31,7 +33,9 @@ std::optional<DecodeShape> DecodeShape::of(const StepBatch& batch) {
 StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, bool paged) {
   for (const SequenceRows& s : batch.sequences) {
     const int64_t row = rows.cu_seqlens.back(), positions = s.first_position + s.rows;
-    const auto slot = [&](int64_t i) { return s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size; };
+    const auto slot = [&](int64_t i) {
+      return s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size;
+    };
     for (int64_t i = s.first_position; i < positions; ++i) written_.push_back(slot(i));
     rows.cu_seqlens.push_back(row + s.rows);
     if (paged && s.rows == 1) {
@@ -47,7 +51,9 @@ StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, bool paged) 
   logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
 }
 
-StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, const DecodeShape& shape, int32_t spare_page) : StepIndices(batch, page_size, true) {
+StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, const DecodeShape& shape,
+                         int32_t spare_page)
+    : StepIndices(batch, page_size, true) {
   EXPECT(gathering_.empty() && batch.rows() <= shape.rows);
   for (int64_t row = batch.rows(); row < shape.rows; ++row) {
     ids_.push_back(0);
@@ -62,9 +68,13 @@ StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, const Decode
 }
 
 void StepIndices::put(Upload& upload) {
-  const auto narrow = [](const std::vector<int64_t>& values) { return std::vector<int32_t>(values.begin(), values.end()); };
-  for (const auto* values : {&ids_, &positions_, &written_, &read_, &gathering_, &logit_rows_}) pieces_.push_back(upload.put(*values));
-  for (const auto* values : {&lengths.queries, &lengths.keys}) pieces_.push_back(upload.put(narrow(*values)));
+  const auto narrow = [](const std::vector<int64_t>& values) {
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  for (const auto* values : {&ids_, &positions_, &written_, &read_, &gathering_, &logit_rows_})
+    pieces_.push_back(upload.put(*values));
+  for (const auto* values : {&lengths.queries, &lengths.keys})
+    pieces_.push_back(upload.put(narrow(*values)));
   queries.put(upload);
 }
 

@@ -1,5 +1,5 @@
-// What a step of LibTorch's backend reads by number: everything that the host knows about it, and where that lies on the device.
-// Legend: M rows of the step, S positions of a sequence.
+// What a step of LibTorch's backend reads by number: everything that the host knows about it, and
+// where that lies on the device. Legend: M rows of the step, S positions of a sequence.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,8 @@
 
 namespace trireme::generate {
 
-// What a step of decoding is filled up to, so that few different ones are computed: 1, 2, 3, 4, 6, 8, 12, 16, 24 ... of each.
+// What a step of decoding is filled up to, so that few different ones are computed: 1, 2, 3, 4, 6,
+// 8, 12, 16, 24 ... of each.
 struct DecodeShape {
   int64_t rows = 0;
   int64_t chunks = 0;  // of attention over pages
@@ -30,19 +31,23 @@ class StepIndices {
  public:
   // `paged`: sequences with one row are read where they lie.
   StepIndices(const StepBatch& batch, int64_t page_size, bool paged);
-  // Filled up with rows that write and read position 0 of `spare_page`. Where it lies in an upload that has nothing else before depends on `shape` alone.
-  StepIndices(const StepBatch& batch, int64_t page_size, const DecodeShape& shape, int32_t spare_page);
+  // Filled up with rows that write and read position 0 of `spare_page`. Where it lies in an upload
+  // that has nothing else before depends on `shape` alone.
+  StepIndices(const StepBatch& batch, int64_t page_size, const DecodeShape& shape,
+              int32_t spare_page);
 
   void put(Upload& upload);
   void find(const Upload& upload);
-  bool lies_as(const StepIndices& other) const { return pieces_ == other.pieces_ && queries.lies_as(other.queries); }
+  bool lies_as(const StepIndices& other) const {
+    return pieces_ == other.pieces_ && queries.lies_as(other.queries);
+  }
 
   PagedQueries queries;
   model::GatheredLengths lengths;  // of the other sequences
   model::PackedBatch rows;
-  at::Tensor written;     // cache slots of the rows, [M]
-  at::Tensor read;        // and of all positions of the sequences that are gathered, [S]
-  at::Tensor gathering;   // rows of these sequences
+  at::Tensor written;    // cache slots of the rows, [M]
+  at::Tensor read;       // and of all positions of the sequences that are gathered, [S]
+  at::Tensor gathering;  // rows of these sequences
   at::Tensor logit_rows;
 
  private:

@@ -40,22 +40,31 @@ Drawn drawn_of(const DrawRow& row, const DrawResult& result) {
   full.sum = result.full_sum;
   Drawn out{result.id, result.full_z - full.log_sum_exp(), std::nullopt};
   if (row.kind == DrawRow::Kind::truncated) {
-    out.sample_log_prob = static_cast<float>(static_cast<double>(result.z) - static_cast<double>(result.best) - std::log(result.kept));
+    out.sample_log_prob = static_cast<float>(
+        static_cast<double>(result.z) - static_cast<double>(result.best) - std::log(result.kept));
   }
   return out;
 }
 
 }  // namespace
 
-TensorSampler::TensorSampler(kernels::ElementType type, std::vector<int64_t> slice_first, int rank, at::Device device,
-                             const kernels::DrawKernels& kernels, comm::RankSums* sums)
-    : type_(type), slice_first_(std::move(slice_first)), rank_(rank), device_(device), kernels_(kernels), sums_(sums) {
-  for (size_t r = 0; r + 1 < slice_first_.size(); ++r) longest_slice_ = std::max(longest_slice_, slice_first_[r + 1] - slice_first_[r]);
+TensorSampler::TensorSampler(kernels::ElementType type, std::vector<int64_t> slice_first, int rank,
+                             at::Device device, const kernels::DrawKernels& kernels,
+                             comm::RankSums* sums)
+    : type_(type),
+      slice_first_(std::move(slice_first)),
+      rank_(rank),
+      device_(device),
+      kernels_(kernels),
+      sums_(sums) {
+  for (size_t r = 0; r + 1 < slice_first_.size(); ++r)
+    longest_slice_ = std::max(longest_slice_, slice_first_[r + 1] - slice_first_[r]);
 }
 
 std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t head) {
   std::vector<int64_t> cuts{0};
-  for (int r = 0; r < weights.degree(); ++r) cuts.push_back(cuts.back() + weights.layout().block(head, r).rows);
+  for (int r = 0; r < weights.degree(); ++r)
+    cuts.push_back(cuts.back() + weights.layout().block(head, r).rows);
   return cuts;
 }
 
@@ -98,7 +107,8 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   a.chunks = kernels::draw_chunks(a.count);
   a.slice_stride = longest_slice_;
   a.truncated_rows = truncated_;
-  const auto take = [&]<class T>(T*& pointer, Scratch which, int64_t elements, int64_t element_bytes = sizeof(T)) {
+  const auto take = [&]<class T>(T*& pointer, Scratch which, int64_t elements,
+                                 int64_t element_bytes = sizeof(T)) {
     at::Tensor& memory = scratch_[which];
     const int64_t bytes = elements * element_bytes;
     if (!memory.defined() || memory.numel() < bytes) {
@@ -128,7 +138,9 @@ std::vector<Drawn> TensorSampler::draw(const at::Tensor& logits, const Upload& u
   kernels_.summarise(a);
   if (sums_) {
     sums_->gather(a.summaries, a.rows * static_cast<int64_t>(sizeof(kernels::DrawSummary)));
-    if (truncated_ > 0) sums_->gather(a.slices, a.truncated_rows * a.slice_stride * static_cast<int64_t>(kernels::size_of(type_)));
+    if (truncated_ > 0)
+      sums_->gather(a.slices, a.truncated_rows * a.slice_stride *
+                                  static_cast<int64_t>(kernels::size_of(type_)));
   }
   kernels_.choose(a);
   if (sums_) sums_->gather(a.results, a.rows * static_cast<int64_t>(sizeof(DrawResult)));
@@ -156,19 +168,27 @@ std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels
   ways[1].temperature = ways[5].temperature = 0;
   ways[2].top_p = ways[6].top_p = 0.7;
   ways[3].top_k = 40;
-  for (size_t way = 4; way < ways.size(); ++way) ways[way].logit_bias = {{17, 4}, {300, -2}, {8000, 2.5f}};
+  for (size_t way = 4; way < ways.size(); ++way)
+    ways[way].logit_bias = {{17, 4}, {300, -2}, {8000, 2.5f}};
   const std::vector<int32_t> forbidden{17, 4096};
   std::vector<DrawRequest> requests;
   for (const SamplingParams& way : ways) {
     for (const bool forbids : {false, true}) {
       const auto row = static_cast<int64_t>(requests.size());
-      requests.push_back({row, nullptr, &way, 3, static_cast<uint32_t>(row), forbids ? forbidden : std::span<const int32_t>{}});
+      requests.push_back({row, nullptr, &way, 3, static_cast<uint32_t>(row),
+                          forbids ? forbidden : std::span<const int32_t>{}});
     }
   }
   const auto rows = static_cast<int64_t>(requests.size());
-  const at::Tensor values = at::arange(rows * ids, at::TensorOptions().dtype(at::kFloat)).mul(0.37).sin().mul(4).view({rows, ids});
-  for (const auto& [type, scalar] : {std::pair{kernels::ElementType::f32, at::kFloat}, {kernels::ElementType::bf16, at::kBFloat16}}) {
-    const auto draw = [&, type = type, scalar = scalar](at::Device where, const kernels::DrawKernels& by) {
+  const at::Tensor values = at::arange(rows * ids, at::TensorOptions().dtype(at::kFloat))
+                                .mul(0.37)
+                                .sin()
+                                .mul(4)
+                                .view({rows, ids});
+  for (const auto& [type, scalar] : {std::pair{kernels::ElementType::f32, at::kFloat},
+                                     {kernels::ElementType::bf16, at::kBFloat16}}) {
+    const auto draw = [&, type = type, scalar = scalar](at::Device where,
+                                                        const kernels::DrawKernels& by) {
       TensorSampler sampler(type, {0, ids}, 0, where, by, nullptr);
       Upload upload;
       sampler.plan(requests, upload);
@@ -177,9 +197,11 @@ std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels
     };
     const auto want = draw(at::kCPU, kernels::draws_on_host), got = draw(device, kernels);
     for (size_t i = 0; i < want.size(); ++i) {
-      if (got[i].id == want[i].id && std::abs(got[i].log_prob - want[i].log_prob) <= 1e-4f) continue;
-      return base::text("draw ", i, " in ", c10::toString(scalar), " gave id ", got[i].id, " with log-prob ", got[i].log_prob, " instead of ", want[i].id,
-                        " with ", want[i].log_prob);
+      if (got[i].id == want[i].id && std::abs(got[i].log_prob - want[i].log_prob) <= 1e-4f)
+        continue;
+      return base::text("draw ", i, " in ", c10::toString(scalar), " gave id ", got[i].id,
+                        " with log-prob ", got[i].log_prob, " instead of ", want[i].id, " with ",
+                        want[i].log_prob);
     }
   }
   return {};

@@ -15,7 +15,8 @@ using model::OperationKind;
 enum class Part : uint8_t { none, rows, columns, heads, scattered };
 
 Part part_of(const Phase& phase, RowWork work) {
-  const bool products = phase.kind == PhaseKind::linears || phase.kind == PhaseKind::columns || phase.kind == PhaseKind::gate;
+  const bool products = phase.kind == PhaseKind::linears || phase.kind == PhaseKind::columns ||
+                        phase.kind == PhaseKind::gate;
   if (work == RowWork::whole && products && phase.of_all_rows()) return Part::rows;
   switch (phase.kind) {
     case PhaseKind::columns:
@@ -37,7 +38,8 @@ struct Access {
 class Meetings {
  public:
   bool needed(const std::vector<Access>& list) {
-    const bool clash = std::any_of(list.begin(), list.end(), [&](const Access& a) { return clashes(touched_[index(a)], a); });
+    const bool clash = std::any_of(list.begin(), list.end(),
+                                   [&](const Access& a) { return clashes(touched_[index(a)], a); });
     if (clash) touched_ = {};
     for (const Access& a : list) {
       Part& before = a.writes ? touched_[index(a)].write : touched_[index(a)].read;
@@ -52,7 +54,9 @@ class Meetings {
   };
   static size_t index(const Access& a) { return static_cast<size_t>(a.buffer); }
   // The same rows, columns or heads are the same thread's.
-  static bool apart(Part before, Part now) { return before != Part::none && (before != now || now == Part::scattered); }
+  static bool apart(Part before, Part now) {
+    return before != Part::none && (before != now || now == Part::scattered);
+  }
   static bool clashes(const Touched& before, const Access& a) {
     return apart(before.write, a.part) || (a.writes && apart(before.read, a.part));
   }
@@ -61,7 +65,8 @@ class Meetings {
 
 class Compiler {
  public:
-  Compiler(const model::ModelSpec& spec, const GeneratorWeights& weights) : spec_(spec), weights_(weights) {}
+  Compiler(const model::ModelSpec& spec, const GeneratorWeights& weights)
+      : spec_(spec), weights_(weights) {}
 
   ThreadProgram compile() {
     for (const model::Stage& stage : spec_.stages) {
@@ -69,10 +74,13 @@ class Compiler {
       for (size_t i = 0; i < stage.operations.size();) i += append(i);
     }
     append_head();
-    for (const Buffer buffer : {buffer_of(model::Value::stream), buffer_of(model::Value::normed), Buffer::selected}) copy(buffer);
+    for (const Buffer buffer :
+         {buffer_of(model::Value::stream), buffer_of(model::Value::normed), Buffer::selected})
+      copy(buffer);
     for (const RowWork work : {RowWork::shared, RowWork::repeated, RowWork::whole}) {
       Meetings meetings;
-      for (Phase& phase : out_.phases) phase.meet[static_cast<size_t>(work)] = meetings.needed(accesses(phase, work));
+      for (Phase& phase : out_.phases)
+        phase.meet[static_cast<size_t>(work)] = meetings.needed(accesses(phase, work));
     }
     return std::move(out_);
   }
@@ -83,14 +91,26 @@ class Compiler {
   void copy(Buffer buffer) { out_.copied[static_cast<size_t>(buffer)] = true; }
   int64_t& width(Buffer buffer) { return out_.width[static_cast<size_t>(buffer)]; }
 
-  // Appends the steps of the operations from i on that belong together; returns how many operations that were.
+  // Appends the steps of the operations from i on that belong together; returns how many operations
+  // that were.
   size_t append(size_t i) {
     const Operation& o = stage_->operations[i];
-    Phase phase{PhaseKind::add, {}, buffer_of(o.in), buffer_of(o.other), buffer_of(o.out), 0, stage_->layer, 0, 0, of_heads(o)};
+    Phase phase{PhaseKind::add,
+                {},
+                buffer_of(o.in),
+                buffer_of(o.other),
+                buffer_of(o.out),
+                0,
+                stage_->layer,
+                0,
+                0,
+                of_heads(o)};
     if (o.weight >= 0) phase.weight = parameter(o.weight);
     if (o.kind == OperationKind::linear) return append_linears(i);
     if (o.kind == OperationKind::attend) append_store(phase);
-    if (o.kind == OperationKind::attend || o.kind == OperationKind::norm || o.kind == OperationKind::gate) width(phase.out) = width(phase.in);
+    if (o.kind == OperationKind::attend || o.kind == OperationKind::norm ||
+        o.kind == OperationKind::gate)
+      width(phase.out) = width(phase.in);
     switch (o.kind) {
       case OperationKind::linear: break;
       case OperationKind::spread: return 1;  // matters to gradients only
@@ -129,20 +149,22 @@ class Compiler {
     out_.phases.push_back(phase);
   }
 
-  // Neighbouring linears of one input are shared as one by the threads; those of a gate column by column, since it needs a
-  // thread's columns of both and then no others'.
+  // Neighbouring linears of one input are shared as one by the threads; those of a gate column by
+  // column, since it needs a thread's columns of both and then no others'.
   size_t append_linears(size_t i) {
     const auto& all = stage_->operations;
     size_t end = i;
-    while (end < all.size() && all[end].kind == OperationKind::linear && all[end].in == all[i].in) ++end;
+    while (end < all.size() && all[end].kind == OperationKind::linear && all[end].in == all[i].in)
+      ++end;
     const bool gated = end < all.size() && all[end].kind == OperationKind::gate;
     const bool partial = split() && end < all.size() && all[end].kind == OperationKind::reduce;
     for (size_t j = i; j < end; ++j) {
       const Operation& o = all[j];
-      add_linear(parameter(o.weight), o.bias < 0 ? -1 : static_cast<int64_t>(parameter(o.bias)), buffer_of(o.in),
-                 partial ? Buffer::partials : buffer_of(o.out));
+      add_linear(parameter(o.weight), o.bias < 0 ? -1 : static_cast<int64_t>(parameter(o.bias)),
+                 buffer_of(o.in), partial ? Buffer::partials : buffer_of(o.out));
       if (partial) width(buffer_of(o.out)) = out_.linears.back().n;
-      if (gated || partial || j == i) begin_linears(gated || partial ? PhaseKind::columns : PhaseKind::linears);
+      if (gated || partial || j == i)
+        begin_linears(gated || partial ? PhaseKind::columns : PhaseKind::linears);
       ++out_.phases.back().count;
     }
     return end - i;
@@ -150,7 +172,8 @@ class Compiler {
 
   void begin_linears(PhaseKind kind) {
     const ProgramLinear& linear = out_.linears.back();
-    out_.phases.push_back({kind, {}, linear.in, linear.in, linear.out, 0, stage_->layer, out_.linears.size() - 1, 0});
+    out_.phases.push_back(
+        {kind, {}, linear.in, linear.in, linear.out, 0, stage_->layer, out_.linears.size() - 1, 0});
   }
 
   void add_linear(size_t weight, int64_t bias, Buffer in, Buffer out) {
@@ -171,12 +194,15 @@ class Compiler {
 
   std::vector<Access> accesses(const Phase& phase, RowWork work) const {
     std::vector<Access> list = shared_accesses(phase, work);
-    if (work == RowWork::repeated) std::erase_if(list, [&](const Access& a) { return out_.copied[static_cast<size_t>(a.buffer)]; });
+    if (work == RowWork::repeated)
+      std::erase_if(list,
+                    [&](const Access& a) { return out_.copied[static_cast<size_t>(a.buffer)]; });
     return list;
   }
 
   std::vector<Access> shared_accesses(const Phase& phase, RowWork work) const {
-    const Part part = part_of(phase, work), read = work == RowWork::repeated && out_.repeats(phase) ? Part::scattered : part;
+    const Part part = part_of(phase, work),
+               read = work == RowWork::repeated && out_.repeats(phase) ? Part::scattered : part;
     switch (phase.kind) {
       case PhaseKind::linears:
       case PhaseKind::columns: {
@@ -187,11 +213,13 @@ class Compiler {
         }
         return list;
       }
-      case PhaseKind::attend: return {{phase.in, part, false}, {Buffer::cache, part, false}, {phase.out, part, true}};
+      case PhaseKind::attend:
+        return {{phase.in, part, false}, {Buffer::cache, part, false}, {phase.out, part, true}};
       case PhaseKind::select:
       case PhaseKind::sum: return {{phase.in, Part::scattered, false}, {phase.out, part, true}};
       case PhaseKind::look_up: return {{phase.out, part, true}};
-      default: return {{phase.in, read, false}, {phase.other, read, false}, {phase.out, part, true}};
+      default:
+        return {{phase.in, read, false}, {phase.other, read, false}, {phase.out, part, true}};
     }
   }
 
@@ -206,11 +234,14 @@ class Compiler {
 int ThreadProgram::meetings(int layer, RowWork work) const {
   int count = 0;
   for (const Phase& phase : phases) {
-    if (phase.layer == layer) count += phase.meets(work) + (phase.kind == PhaseKind::sum);  // a sum has one inside
+    if (phase.layer == layer)
+      count += phase.meets(work) + (phase.kind == PhaseKind::sum);  // a sum has one inside
   }
   return count;
 }
 
-ThreadProgram make_thread_program(const model::ModelSpec& spec, const GeneratorWeights& weights) { return Compiler(spec, weights).compile(); }
+ThreadProgram make_thread_program(const model::ModelSpec& spec, const GeneratorWeights& weights) {
+  return Compiler(spec, weights).compile();
+}
 
 }  // namespace trireme::generate

@@ -1,5 +1,6 @@
-// The operations of a model, ordered for a team of threads: which of them a thread does in one go, how the threads share each, and
-// where they must meet. Made once; the same list for every step. Legend: M rows of the step, D hidden.
+// The operations of a model, ordered for a team of threads: which of them a thread does in one go,
+// how the threads share each, and where they must meet. Made once; the same list for every step.
+// Legend: M rows of the step, D hidden.
 #pragma once
 
 #include <array>
@@ -15,8 +16,8 @@ namespace trireme::generate {
 // What steps read and write: the model's values, and what only this engine has.
 enum class Buffer : uint8_t {
   cache = static_cast<uint8_t>(model::value_count),  // keys and values in pages
-  partials,  // [ranks, M, D] fp32, tensor parallel only
-  selected,  // the final rows whose logits are wanted
+  partials,                                          // [ranks, M, D] fp32, tensor parallel only
+  selected,                                          // the final rows whose logits are wanted
   logits
 };
 inline constexpr size_t buffer_count = static_cast<size_t>(Buffer::logits) + 1;
@@ -50,21 +51,24 @@ enum class PhaseKind : uint8_t {
 enum class RowWork : uint8_t {
   shared,    // each row is one thread's
   repeated,  // every thread does all rows in copies of its own, and meets less often: for few rows
-  whole      // each row is one thread's, and all outputs of its products: for many rows, and kernels that pack rows rather than weights
+  whole  // each row is one thread's, and all outputs of its products: for many rows, and kernels
+         // that pack rows rather than weights
 };
 inline constexpr size_t row_works = static_cast<size_t>(RowWork::whole) + 1;
 
 struct Phase {
   PhaseKind kind = PhaseKind::add;
-  std::array<bool, row_works> meet{};  // before it, since it reads what other threads wrote or writes what they read
+  std::array<bool, row_works>
+      meet{};  // before it, since it reads what other threads wrote or writes what they read
   Buffer in = {};
   Buffer other = {};
   Buffer out = {};
   size_t weight = 0;  // parameter
   int layer = -1;
-  size_t first = 0;   // of ThreadProgram::linears
+  size_t first = 0;  // of ThreadProgram::linears
   size_t count = 0;
-  bool of_heads = false;  // q, k, v and attention: where row work is repeated, a sequence and KV head is one thread's
+  bool of_heads = false;  // q, k, v and attention: where row work is repeated, a sequence and KV
+                          // head is one thread's
 
   // Products whose rows may be dealt out; those of the logits are of few rows.
   bool of_all_rows() const { return in != Buffer::selected; }

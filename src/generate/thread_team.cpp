@@ -17,7 +17,8 @@ struct PeerFailed : std::exception {
   const char* what() const noexcept override { return "another thread of the team failed"; }
 };
 
-// Waits until `done()`: spins, then yields the core. Returns false after `patience` yields (0: never).
+// Waits until `done()`: spins, then yields the core. Returns false after `patience` yields (0:
+// never).
 template <class Done>
 bool spin_until(const Done& done, int patience) {
   constexpr int spins = 2000;
@@ -37,7 +38,8 @@ bool spin_until(const Done& done, int patience) {
 // Binds the caller's thread to the team's first processor while this lives.
 class BoundHere {
  public:
-  BoundHere(const std::vector<int>& cpus, const std::vector<int>& home) : home_(home), bound_(!cpus.empty()) {
+  BoundHere(const std::vector<int>& cpus, const std::vector<int>& home)
+      : home_(home), bound_(!cpus.empty()) {
     if (bound_) job::bind_this_thread({cpus.data(), 1});
   }
   BoundHere(const BoundHere&) = delete;
@@ -53,7 +55,9 @@ class BoundHere {
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus)
-    : cpus_(std::move(cpus)), home_(job::cpus_of_process()), groups_(static_cast<size_t>((threads + meeting_size - 1) / meeting_size)) {
+    : cpus_(std::move(cpus)),
+      home_(job::cpus_of_process()),
+      groups_(static_cast<size_t>((threads + meeting_size - 1) / meeting_size)) {
   EXPECT(cpus_.empty() || static_cast<int>(cpus_.size()) == threads);
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -126,16 +130,22 @@ void ThreadTeam::meet(Meeting& at, int count, BeforePassing&& before_passing) {
     before_passing();
     at.passed.fetch_add(1, std::memory_order_release);
   } else {
-    spin_until([&] { return at.passed.load(std::memory_order_acquire) != round || failed_.load(std::memory_order_relaxed); }, 0);
+    spin_until(
+        [&] {
+          return at.passed.load(std::memory_order_acquire) != round ||
+                 failed_.load(std::memory_order_relaxed);
+        },
+        0);
   }
 }
 
 void ThreadTeam::barrier(int thread) {
   if (workers_.empty()) return;
   const int group = thread / meeting_size, groups = static_cast<int>(groups_.size());
-  meet(groups_[static_cast<size_t>(group)], std::min(meeting_size, size() - group * meeting_size), [&] {
-    if (groups > 1) meet(of_groups_, groups, [] {});
-  });
+  meet(groups_[static_cast<size_t>(group)], std::min(meeting_size, size() - group * meeting_size),
+       [&] {
+         if (groups > 1) meet(of_groups_, groups, [] {});
+       });
   if (failed_.load(std::memory_order_relaxed)) throw PeerFailed{};
 }
 

@@ -1,4 +1,5 @@
-// Legend: M rows of the step, S positions of a sequence, H query heads, K KV heads, hd head size, D hidden, V vocabulary rows.
+// Legend: M rows of the step, S positions of a sequence, H query heads, K KV heads, hd head size, D
+// hidden, V vocabulary rows.
 #include "torch/torch.hpp"
 
 #include "torch_backend.hpp"
@@ -21,9 +22,11 @@ namespace trireme::generate {
 
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
-  PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload) : backend_(backend), indices_(indices), upload_(upload) {}
+  PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload)
+      : backend_(backend), indices_(indices), upload_(upload) {}
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::PackedBatch&, int layer) override {
     const at::Tensor cache = backend_.cache_.select(1, layer);
     cache.select(0, 0).index_copy_(0, indices_.written, k);
     cache.select(0, 1).index_copy_(0, indices_.written, v);
@@ -35,16 +38,20 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
     if (indices_.queries.empty()) return attend_gathered(q, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
-    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0), cache.select(0, 1), backend_.page_size_, out, scratch_);
+    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0),
+                            cache.select(0, 1), backend_.page_size_, out, scratch_);
     ++backend_.paged_attention_calls_;
-    if (indices_.gathering.numel() > 0) out.index_copy_(0, indices_.gathering, attend_gathered(from.index_select(0, indices_.gathering), cache));
+    if (indices_.gathering.numel() > 0)
+      out.index_copy_(0, indices_.gathering,
+                      attend_gathered(from.index_select(0, indices_.gathering), cache));
     return out;
   }
 
   at::Tensor reduce(const at::Tensor& partial) override {
     if (!backend_.sums_) return partial;
     at::Tensor sum = partial.contiguous();
-    backend_.sums_->add_up(sum.mutable_data_ptr(), sum.numel(), sum.scalar_type() == at::kFloat ? comm::DType::f32 : comm::DType::bf16);
+    backend_.sums_->add_up(sum.mutable_data_ptr(), sum.numel(),
+                           sum.scalar_type() == at::kFloat ? comm::DType::f32 : comm::DType::bf16);
     return sum;
   }
 
@@ -54,8 +61,10 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
 
  private:
   at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& cache) {
-    // One by one: keys and values of a layer are contiguous, both together are not, and LibTorch's selection on hosts would copy them whole.
-    const at::Tensor keys = cache.select(0, 0).index_select(0, indices_.read), values = cache.select(0, 1).index_select(0, indices_.read);
+    // One by one: keys and values of a layer are contiguous, both together are not, and LibTorch's
+    // selection on hosts would copy them whole.
+    const at::Tensor keys = cache.select(0, 0).index_select(0, indices_.read),
+                     values = cache.select(0, 1).index_select(0, indices_.read);
     ++backend_.attention_calls_;
     return model::attend_gathered(q, keys, values, indices_.lengths);
   }
@@ -85,24 +94,36 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
   return 2 * shape.layers * page_size * shape.kv_dim() * shape.element_bytes();
 }
 
-TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           const DevicePaths& paths, const comm::CommView& tensor_parallel)
-    : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
+TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                           int64_t pages, int64_t page_size, const DevicePaths& paths,
+                           const comm::CommView& tensor_parallel)
+    : spec_(spec),
+      weights_(weights),
+      shape_(local_shape(spec, weights)),
+      pages_(pages),
+      page_size_(page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
-      sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
+      sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host())
+                                       : nullptr) {
   const auto cuts = vocabulary_cuts(weights, spec.head_parameter());
   const kernels::DrawKernels* own = draws_where_logits_lie(tensor_parallel);
-  if (own == nullptr && tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
-  sampler_ = std::make_unique<TensorSampler>(shape_.logit_type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
-                                             own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
+  if (own == nullptr && tensor_parallel.size() > 1)
+    draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
+  sampler_ = std::make_unique<TensorSampler>(shape_.logit_type, cuts, weights.rank(),
+                                             own != nullptr ? device_ : at::Device(at::kCPU),
+                                             own != nullptr ? *own : kernels::draws_on_host,
+                                             own != nullptr ? sums_.get() : draw_sums_.get());
   if (paths.fused_operators) fused_operators_ = fuses_operators(tensor_parallel);
   if (paths.paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
-  if (!paths.graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable())) return;
+  if (!paths.graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable()))
+    return;
   if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
-  graphs_ = std::make_unique<DecodeGraphs>(tensor_parallel, device_, [this](const StepIndices& indices, const Upload& upload, void* stream) {
-    const SumsOnStream of_sums(sums_.get(), stream);
-    return forward(indices, upload);
-  });
+  graphs_ = std::make_unique<DecodeGraphs>(
+      tensor_parallel, device_,
+      [this](const StepIndices& indices, const Upload& upload, void* stream) {
+        const SumsOnStream of_sums(sums_.get(), stream);
+        return forward(indices, upload);
+      });
 }
 
 // Null: the host draws from what a device computes. The same on all ranks.
@@ -110,9 +131,12 @@ const kernels::DrawKernels* TorchBackend::draws_where_logits_lie(const comm::Com
   if (on_host()) return &kernels::draws_on_host;
   const kernels::DeviceKernels* own = kernels::device_kernels();
   const at::NoGradGuard no_grad;
-  const std::string problem = own != nullptr ? draws_problem(device_, own->draws) : "the program's kernels for GPUs are put aside";
+  const std::string problem = own != nullptr ? draws_problem(device_, own->draws)
+                                             : "the program's kernels for GPUs are put aside";
   if (comm.all(problem.empty())) return &own->draws;
-  if (!problem.empty()) log::warning(base::text("tokens are drawn on the host, which waits for their logits (", problem, ")"));
+  if (!problem.empty())
+    log::warning(
+        base::text("tokens are drawn on the host, which waits for their logits (", problem, ")"));
   return nullptr;
 }
 
@@ -123,7 +147,10 @@ AttendPages TorchBackend::attention_over_pages(const comm::CommView& comm) const
   const at::NoGradGuard no_grad;
   const std::string problem = paged_attention_problem(device_, own->attend_pages, shape_);
   if (comm.all(problem.empty())) return own->attend_pages;
-  if (!problem.empty()) log::warning(base::text("keys and values of decoding sequences are gathered for LibTorch's attention (", problem, ")"));
+  if (!problem.empty())
+    log::warning(
+        base::text("keys and values of decoding sequences are gathered for LibTorch's attention (",
+                   problem, ")"));
   return nullptr;
 }
 
@@ -133,7 +160,11 @@ bool TorchBackend::fuses_operators(const comm::CommView& comm) const {
   if (on_host() || !comm.all(own != nullptr)) return false;
   const at::NoGradGuard no_grad;
   const std::string problem = fused_operators_problem(device_, *own, shape_);
-  if (!problem.empty()) log::warning(base::text("layers are generated with an operator at a time, which takes more memory than planned: generate.fused_operators=false plans it (", problem, ")"));
+  if (!problem.empty())
+    log::warning(
+        base::text("layers are generated with an operator at a time, which takes more memory than "
+                   "planned: generate.fused_operators=false plans it (",
+                   problem, ")"));
   return comm.all(problem.empty());
 }
 
@@ -174,7 +205,8 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
   Upload upload, of_draws_on_host;
   Upload& of_draws = draws_on_host() ? of_draws_on_host : upload;
   const auto shape = recorded_shape(batch);
-  StepIndices indices = shape ? StepIndices(batch, page_size_, *shape, static_cast<int32_t>(pages_)) : StepIndices(batch, page_size_, attend_pages_ != nullptr);
+  StepIndices indices = shape ? StepIndices(batch, page_size_, *shape, static_cast<int32_t>(pages_))
+                              : StepIndices(batch, page_size_, attend_pages_ != nullptr);
   indices.put(upload);
   sampler_->plan(draws, of_draws);
   ++uploads_;
@@ -204,8 +236,10 @@ void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload&
   sums_of_row_.bytes = (sums_->counters().bytes - before.bytes) / batch.rows();
 }
 
-// What a recording does is counted here, since nothing is called; what was called to record it was counted again.
-at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndices& indices, Upload& upload) {
+// What a recording does is counted here, since nothing is called; what was called to record it was
+// counted again.
+at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndices& indices,
+                                Upload& upload) {
   make_cache();
   const int64_t calls = paged_attention_calls_ + shape_.layers;
   auto sums = sums_ ? sums_->counters() : comm::RankSumsCounters{};
@@ -221,8 +255,11 @@ at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndi
 at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& upload) {
   PagedStrategy strategy(*this, indices, upload);
   if (fused_operators_) {
-    const auto attend = [&](const at::Tensor& q, int layer) { return strategy.attend_to_cache(q, layer); };
-    const FusedOperators::Step step{indices.rows, indices.written, indices.logit_rows, rope_, cache_, strategy, attend};
+    const auto attend = [&](const at::Tensor& q, int layer) {
+      return strategy.attend_to_cache(q, layer);
+    };
+    const FusedOperators::Step step{
+        indices.rows, indices.written, indices.logit_rows, rope_, cache_, strategy, attend};
     const at::Tensor normed = FusedOperators(spec_, weights_, step).run();
     return normed.defined() ? head(normed) : normed;
   }
@@ -244,7 +281,9 @@ at::Tensor TorchBackend::head(const at::Tensor& x) const {
   at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
   for (int64_t first = 0; first < weight.size(0); first += kernels::vocabulary_chunk) {
     const int64_t count = std::min(kernels::vocabulary_chunk, weight.size(0) - first);
-    out.narrow(1, first, count).copy_(kernels::linear(x, weight.narrow(0, first, count).to(x.scalar_type()), std::nullopt));
+    out.narrow(1, first, count)
+        .copy_(
+            kernels::linear(x, weight.narrow(0, first, count).to(x.scalar_type()), std::nullopt));
   }
   return out;
 }
@@ -257,7 +296,8 @@ KeptLogits TorchBackend::keep(int64_t row) {
 void TorchBackend::copy_page(int32_t from, int32_t to) {
   if (!cache_.defined()) return;
   at::NoGradGuard no_grad;
-  cache_.narrow(2, to * page_size_, page_size_).copy_(cache_.narrow(2, from * page_size_, page_size_));
+  cache_.narrow(2, to * page_size_, page_size_)
+      .copy_(cache_.narrow(2, from * page_size_, page_size_));
 }
 
 void TorchBackend::report(EngineCounters& counters) const {
@@ -277,14 +317,19 @@ void TorchBackend::report(EngineCounters& counters) const {
 }
 
 std::vector<std::string> TorchBackend::describe() const {
-  return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "",
-                     fused_operators_ ? ", several operators of a layer by one product or kernel" : "",
-                     attend_pages_ != nullptr ? ", attention of decoding sequences by a kernel of our own over pages in place" : "",
-                     graphs_ ? ", steps of decoding recorded and launched as one" : "")};
+  return {base::text(
+      "generation by LibTorch operations on ", on_host() ? "the host" : "a GPU",
+      sums_ ? ", tensor-parallel sums by " + sums_->kind() : "",
+      fused_operators_ ? ", several operators of a layer by one product or kernel" : "",
+      attend_pages_ != nullptr
+          ? ", attention of decoding sequences by a kernel of our own over pages in place"
+          : "",
+      graphs_ ? ", steps of decoding recorded and launched as one" : "")};
 }
 
 std::vector<std::string> TorchBackend::differences() const {
-  return {base::text(attend_pages_ != nullptr ? "attention" : "LibTorch's attention", " on ", on_host() ? "the host" : "a GPU",
+  return {base::text(attend_pages_ != nullptr ? "attention" : "LibTorch's attention", " on ",
+                     on_host() ? "the host" : "a GPU",
                      " adds in another order than the trainer's")};
 }
 

@@ -1,5 +1,5 @@
-// The forward pass with LibTorch's operations through the model's own list of operations, on any device: the reference for the fused
-// kernels, and the path on GPUs.
+// The forward pass with LibTorch's operations through the model's own list of operations, on any
+// device: the reference for the fused kernels, and the path on GPUs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ struct DevicePaths {
 
 class TorchBackend final : public StepBackend {
  public:
-  TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-               const DevicePaths& paths, const comm::CommView& tensor_parallel);
+  TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages,
+               int64_t page_size, const DevicePaths& paths, const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -55,7 +55,9 @@ class TorchBackend final : public StepBackend {
   bool fuses_operators(const comm::CommView& comm) const;
   AttendPages attention_over_pages(const comm::CommView& comm) const;
   bool on_host() const { return weights_.place() == Place::host; }
-  bool draws_on_host() const { return sampler_->device() != device_; }  // where the device's own kernels were put aside
+  bool draws_on_host() const {
+    return sampler_->device() != device_;
+  }  // where the device's own kernels were put aside
 
   const model::ModelSpec& spec_;
   const GeneratorWeights& weights_;
@@ -64,14 +66,15 @@ class TorchBackend final : public StepBackend {
   int64_t page_size_;
   at::Device device_;
   std::unique_ptr<comm::RankSums> sums_;  // null: one rank
-  at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values; one page more for rows that fill recorded steps up
+  at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values; one page more for rows that
+                      // fill recorded steps up
   model::Rope rope_;
   int64_t rope_positions_ = 0;
-  at::Tensor logits_;  // [rows, V], where they are drawn from
+  at::Tensor logits_;                          // [rows, V], where they are drawn from
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
   std::unique_ptr<TensorSampler> sampler_;
   bool fused_operators_ = false;
-  AttendPages attend_pages_ = nullptr;  // null: not used
+  AttendPages attend_pages_ = nullptr;    // null: not used
   std::unique_ptr<DecodeGraphs> graphs_;  // null: not used
   int64_t weights_placed_ = 0;            // as recorded steps know them
   comm::RankSumsCounters sums_of_row_;    // of a row of a step; `sums` of the whole step

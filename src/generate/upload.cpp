@@ -7,10 +7,13 @@
 namespace trireme::generate {
 
 at::Tensor host_bytes(int64_t bytes, at::Device device) {
-  return device.is_cuda() ? kernels::locked_bytes(bytes) : at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
+  return device.is_cuda() ? kernels::locked_bytes(bytes)
+                          : at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
-void Upload::send(at::Device device) { send_to(at::empty({bytes()}, at::TensorOptions().dtype(at::kByte).device(device))); }
+void Upload::send(at::Device device) {
+  send_to(at::empty({bytes()}, at::TensorOptions().dtype(at::kByte).device(device)));
+}
 
 void Upload::send_to(const at::Tensor& memory) {
   const at::Tensor host = host_bytes(bytes(), memory.device());

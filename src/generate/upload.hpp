@@ -23,19 +23,22 @@ class Upload {
     constexpr size_t alignment = 16;
     const size_t first = (bytes_.size() + alignment - 1) / alignment * alignment;
     bytes_.resize(first + values.size() * sizeof(T));
-    if (!values.empty()) std::memcpy(bytes_.data() + first, values.data(), values.size() * sizeof(T));
+    if (!values.empty())
+      std::memcpy(bytes_.data() + first, values.data(), values.size() * sizeof(T));
     return {static_cast<int64_t>(first), static_cast<int64_t>(values.size())};
   }
   int64_t bytes() const { return static_cast<int64_t>(bytes_.size()); }
   // One copy, which the host does not wait for. Nothing is put afterwards.
   void send(at::Device device);
-  // To the beginning of `memory`, bytes, at least bytes() of them; the values lie there from then on.
+  // To the beginning of `memory`, bytes, at least bytes() of them; the values lie there from then
+  // on.
   void send_to(const at::Tensor& memory);
   // The values on the device; valid as long as this.
   at::Tensor tensor(const Piece& piece, at::ScalarType type) const;
   template <class T>
   const T* data(const Piece& piece) const {
-    return reinterpret_cast<const T*>(static_cast<const std::byte*>(device_.const_data_ptr()) + piece.first);
+    return reinterpret_cast<const T*>(static_cast<const std::byte*>(device_.const_data_ptr()) +
+                                      piece.first);
   }
 
  private:

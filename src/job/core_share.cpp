@@ -75,14 +75,17 @@ std::vector<int> share_cores(std::span<const CoreClaim> ranks) {
   std::map<int, int> ranks_of_core;
   std::map<uint64_t, int> ranks_of_group;
   for (const auto& rank : ranks) {
-    for (const int core : std::set<int>(rank.cores.begin(), rank.cores.end())) ++ranks_of_core[core];
+    for (const int core : std::set<int>(rank.cores.begin(), rank.cores.end()))
+      ++ranks_of_core[core];
     for (const auto& quota : rank.quotas) ++ranks_of_group[quota.group];
   }
   std::vector<int> threads;
   for (const auto& rank : ranks) {
     double share = 0;
-    for (const int core : std::set<int>(rank.cores.begin(), rank.cores.end())) share += 1.0 / ranks_of_core[core];
-    for (const auto& quota : rank.quotas) share = std::min(share, quota.processors / ranks_of_group[quota.group]);
+    for (const int core : std::set<int>(rank.cores.begin(), rank.cores.end()))
+      share += 1.0 / ranks_of_core[core];
+    for (const auto& quota : rank.quotas)
+      share = std::min(share, quota.processors / ranks_of_group[quota.group]);
     threads.push_back(std::max(1, static_cast<int>(share + rounding_error)));
   }
   return threads;
@@ -127,10 +130,13 @@ std::string own_binding(const Environment& environment) {
 }
 
 std::string spinning_warning(const Environment& environment) {
-  for (const auto& [name, word] : {std::pair{"OMP_WAIT_POLICY", "active"}, std::pair{"GOMP_SPINCOUNT", "infin"}}) {
+  for (const auto& [name, word] :
+       {std::pair{"OMP_WAIT_POLICY", "active"}, std::pair{"GOMP_SPINCOUNT", "infin"}}) {
     const std::string value = environment(name).value_or("");
     if (strncasecmp(value.c_str(), word, std::strlen(word)) != 0) continue;
-    return base::text(name, "=", value, ": idle OpenMP threads keep their cores busy, and generation on CPUs, which has threads of its own, takes up to ",
+    return base::text(name, "=", value,
+                      ": idle OpenMP threads keep their cores busy, and generation on CPUs, which "
+                      "has threads of its own, takes up to ",
                       "twice as long: unset it");
   }
   return "";
@@ -139,7 +145,8 @@ std::string spinning_warning(const Environment& environment) {
 bool launcher_bound(const Environment& environment) {
   if (environment("OMPI_MCA_orte_bound_at_launch").value_or("0") == "1") return true;
   const std::string slurm = environment("SLURM_CPU_BIND_TYPE").value_or("");
-  return slurm.starts_with("mask_cpu") || slurm.starts_with("map_cpu") || slurm.starts_with("cores") || slurm.starts_with("sockets");
+  return slurm.starts_with("mask_cpu") || slurm.starts_with("map_cpu") ||
+         slurm.starts_with("cores") || slurm.starts_with("sockets");
 }
 
 std::string why_not_pinned(const PinFacts& facts) {
@@ -147,7 +154,8 @@ std::string why_not_pinned(const PinFacts& facts) {
   if (!facts.own_binding.empty()) return facts.own_binding + " is set";
   if (!facts.bound) return "nobody bound the ranks to cores";
   if (facts.shared) return "ranks share cores";
-  if (facts.threads != facts.cores) return base::text(facts.threads, " threads on ", facts.cores, " cores");
+  if (facts.threads != facts.cores)
+    return base::text(facts.threads, " threads on ", facts.cores, " cores");
   if (facts.threads == 1) return "one thread";
   return "";
 }

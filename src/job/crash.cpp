@@ -38,7 +38,8 @@ void on_crash(int signal) {
     write_text(file, name_of(signal));
     write_text(file, "; stack of the thread, innermost first (addr2line -Cfie FILE OFFSET):\n");
     std::array<void*, 128> frames;
-    backtrace_symbols_fd(frames.data(), backtrace(frames.data(), static_cast<int>(frames.size())), file);
+    backtrace_symbols_fd(frames.data(), backtrace(frames.data(), static_cast<int>(frames.size())),
+                         file);
     ::close(file);
   }
   record_verdict(128 + signal);

@@ -15,7 +15,8 @@ void log_job(const JobFacts& job, bool limit_given) {
   if (job.scheduler == Scheduler::none) return;
   log::info(base::text("job: ", describe(job), " (", base::join(job.sources), ")"));
   if (job.remark.empty()) return;
-  const std::string remark = base::text("the scheduler does not say when the job ends (", job.remark, ")");
+  const std::string remark =
+      base::text("the scheduler does not say when the job ends (", job.remark, ")");
   if (limit_given) {
     log::info(remark + ": run.walltime counts");
   } else {
@@ -33,16 +34,19 @@ std::string clock_time(double seconds_from_now) {
   localtime_r(&now, &local_now);
   localtime_r(&then, &local);
   std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), local.tm_yday == local_now.tm_yday ? "%H:%M:%S" : "%a %H:%M", &local);
+  std::strftime(text.data(), text.size(),
+                local.tm_yday == local_now.tm_yday ? "%H:%M:%S" : "%a %H:%M", &local);
   return text.data();
 }
 
 Walltime walltime_of_job(double deck_seconds, int nodes_used) {
-  const JobFacts job = read_job(process_environment, ask_system, static_cast<double>(std::time(nullptr)));
+  const JobFacts job =
+      read_job(process_environment, ask_system, static_cast<double>(std::time(nullptr)));
   log_job(job, deck_seconds > 0);
   if (job.nodes > nodes_used) {
-    log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", nodes_used,
-                            ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
+    log::warning(base::text(
+        "the job has ", job.nodes, " nodes but its ranks run on ", nodes_used,
+        ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
   }
   const double age = process_age();
   const auto limit = choose_limit(deck_seconds, age, job.seconds_left);

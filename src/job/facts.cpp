@@ -49,7 +49,8 @@ std::optional<double> clock_seconds(std::string_view text, int most_parts) {
 // "Sat Nov 21 17:00:00 2026", local time, as qstat prints it.
 std::optional<double> parse_date(const std::string& text) {
   std::tm time{};
-  if (text.empty() || ::strptime(text.c_str(), "%a %b %d %H:%M:%S %Y", &time) == nullptr) return std::nullopt;
+  if (text.empty() || ::strptime(text.c_str(), "%a %b %d %H:%M:%S %Y", &time) == nullptr)
+    return std::nullopt;
   time.tm_isdst = -1;
   const std::time_t seconds = std::mktime(&time);
   if (seconds < 0) return std::nullopt;
@@ -74,7 +75,9 @@ class Reader {
 void ask_squeue(JobFacts& job, const std::string& id, const Ask& ask) {
   const auto answer = ask({"squeue", "-h", "-j", id, "-o", "%L"});
   if (!answer.ran || answer.exit_code != 0) {
-    job.remark = answer.ran && answer.exit_code != 127 ? base::text("squeue says: ", trimmed(answer.output)) : "squeue gave no answer";
+    job.remark = answer.ran && answer.exit_code != 127
+                     ? base::text("squeue says: ", trimmed(answer.output))
+                     : "squeue gave no answer";
     return;
   }
   job.seconds_left = parse_slurm_time(trimmed(answer.output));
@@ -107,7 +110,9 @@ JobFacts read_slurm(const Environment& environment, const Ask& ask, double now) 
 void ask_qstat(JobFacts& job, const Ask& ask, double now) {
   const auto answer = ask({"qstat", "-f", job.id});
   if (!answer.ran || answer.exit_code != 0) {
-    job.remark = answer.ran && answer.exit_code != 127 ? base::text("qstat says: ", trimmed(answer.output)) : "qstat gave no answer";
+    job.remark = answer.ran && answer.exit_code != 127
+                     ? base::text("qstat says: ", trimmed(answer.output))
+                     : "qstat gave no answer";
     return;
   }
   if (const auto runs = to_int(pbs_attribute(answer.output, "run_count"))) {
@@ -140,15 +145,41 @@ struct LauncherRow {
   const char* marker;  // must be set as well
   std::array<const char*, 2> rank, size, local_rank, local_size;
 };
-// Order: what a launcher's daemons inherit from another one must not hide it. Hydra's and Open MPI's are often started by srun,
-// whose variables then describe the daemons.
+// Order: what a launcher's daemons inherit from another one must not hide it. Hydra's and Open
+// MPI's are often started by srun, whose variables then describe the daemons.
 constexpr std::array launchers{
-    LauncherRow{"Open MPI", nullptr, {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_SIZE"}, {"OMPI_COMM_WORLD_LOCAL_RANK"}, {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
-    LauncherRow{"PALS", nullptr, {"PALS_RANKID"}, {"PALS_SIZE", "PMI_SIZE"}, {"PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"}, {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"}},
-    LauncherRow{"Intel MPI", "I_MPI_MPIRUN", {"PMI_RANK"}, {"PMI_SIZE"}, {"MPI_LOCALRANKID"}, {"MPI_LOCALNRANKS"}},
-    LauncherRow{"MPICH", "MPI_LOCALRANKID", {"PMI_RANK"}, {"PMI_SIZE"}, {"MPI_LOCALRANKID"}, {"MPI_LOCALNRANKS"}},
-    LauncherRow{"Slurm", "SLURM_STEP_NUM_TASKS", {"SLURM_PROCID"}, {"SLURM_STEP_NUM_TASKS"}, {"SLURM_LOCALID"}, {nullptr}},
-    LauncherRow{"PMIx", nullptr, {"PMIX_RANK"}, {"PMIX_SIZE"}, {"PMIX_LOCAL_RANK"}, {"PMIX_LOCAL_SIZE"}},
+    LauncherRow{"Open MPI",
+                nullptr,
+                {"OMPI_COMM_WORLD_RANK"},
+                {"OMPI_COMM_WORLD_SIZE"},
+                {"OMPI_COMM_WORLD_LOCAL_RANK"},
+                {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
+    LauncherRow{"PALS",
+                nullptr,
+                {"PALS_RANKID"},
+                {"PALS_SIZE", "PMI_SIZE"},
+                {"PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"},
+                {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"}},
+    LauncherRow{"Intel MPI",
+                "I_MPI_MPIRUN",
+                {"PMI_RANK"},
+                {"PMI_SIZE"},
+                {"MPI_LOCALRANKID"},
+                {"MPI_LOCALNRANKS"}},
+    LauncherRow{"MPICH",
+                "MPI_LOCALRANKID",
+                {"PMI_RANK"},
+                {"PMI_SIZE"},
+                {"MPI_LOCALRANKID"},
+                {"MPI_LOCALNRANKS"}},
+    LauncherRow{"Slurm",
+                "SLURM_STEP_NUM_TASKS",
+                {"SLURM_PROCID"},
+                {"SLURM_STEP_NUM_TASKS"},
+                {"SLURM_LOCALID"},
+                {nullptr}},
+    LauncherRow{
+        "PMIx", nullptr, {"PMIX_RANK"}, {"PMIX_SIZE"}, {"PMIX_LOCAL_RANK"}, {"PMIX_LOCAL_SIZE"}},
     LauncherRow{"PMI", nullptr, {"PMI_RANK"}, {"PMI_SIZE"}, {"PMI_LOCAL_RANK"}, {"PMI_LOCAL_SIZE"}},
 };
 
@@ -160,12 +191,16 @@ std::optional<std::string> process_environment(const char* name) {
   return std::string(value);
 }
 
-base::CommandResult ask_system(const std::vector<std::string>& command) { return base::run_command(command, question_seconds); }
+base::CommandResult ask_system(const std::vector<std::string>& command) {
+  return base::run_command(command, question_seconds);
+}
 
 std::string sane_job(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-' || c == '[' || c == ']') out += c;
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-' ||
+        c == '[' || c == ']')
+      out += c;
   }
   return out.substr(0, 100);
 }
@@ -184,7 +219,9 @@ std::optional<double> parse_slurm_time(std::string_view text) {
   return 86400.0 * days + *rest;
 }
 
-std::optional<double> parse_pbs_time(std::string_view text) { return clock_seconds(trimmed(text), 3); }
+std::optional<double> parse_pbs_time(std::string_view text) {
+  return clock_seconds(trimmed(text), 3);
+}
 
 std::string pbs_attribute(std::string_view text, std::string_view name) {
   std::string joined;
@@ -218,7 +255,8 @@ std::vector<std::string> pbs_nodes(std::string_view node_file) {
   std::istringstream lines{std::string(node_file)};
   for (std::string line; std::getline(lines, line);) {
     const std::string host(trimmed(line));
-    if (!host.empty() && std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
+    if (!host.empty() && std::find(nodes.begin(), nodes.end(), host) == nodes.end())
+      nodes.push_back(host);
   }
   return nodes;
 }
@@ -234,7 +272,8 @@ std::string job_label(const Environment& environment) {
     const auto restart = environment("SLURM_RESTART_COUNT");
     return base::text("slurm ", sane_job(*id), restart ? " restart " + sane_job(*restart) : "");
   }
-  if (const auto id = environment("PBS_JOBID"); id && !sane_job(*id).empty()) return "pbs " + sane_job(*id);
+  if (const auto id = environment("PBS_JOBID"); id && !sane_job(*id).empty())
+    return "pbs " + sane_job(*id);
   return "";
 }
 
@@ -243,7 +282,8 @@ std::string describe(const JobFacts& job) {
   std::string text = base::text(job.scheduler == Scheduler::slurm ? "slurm " : "pbs ", job.id);
   if (!job.name.empty()) text += " (" + job.name + ")";
   text += job.restarts == 0 ? ", first start" : base::text(", restart ", job.restarts);
-  if (job.nodes > 0) text += base::text(", ", job.nodes, job.nodes == 1 ? " node " : " nodes ", job.node_list);
+  if (job.nodes > 0)
+    text += base::text(", ", job.nodes, job.nodes == 1 ? " node " : " nodes ", job.node_list);
   return text;
 }
 

@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 
 using base::read_if_there;
 
-fs::path under(const fs::path& root, const fs::path& absolute) { return root / absolute.relative_path(); }
+fs::path under(const fs::path& root, const fs::path& absolute) {
+  return root / absolute.relative_path();
+}
 
 std::optional<int64_t> number(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\n");
@@ -28,7 +30,8 @@ std::optional<int64_t> number(std::string_view text) {
   text.remove_prefix(first);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  // v1 writes "no limit" as a number near 2^63, which from_chars takes; larger ones are no limit either
+  // v1 writes "no limit" as a number near 2^63, which from_chars takes; larger ones are no limit
+  // either
   if (error == std::errc::result_out_of_range) return std::numeric_limits<int64_t>::max();
   if (error != std::errc() || end == text.data()) return std::nullopt;  // "max"
   return value;
@@ -38,7 +41,8 @@ std::optional<int64_t> number(std::string_view text) {
 std::optional<int64_t> field(const std::string& text, std::string_view key) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(key) && line.size() > key.size() && (line[key.size()] == ' ' || line[key.size()] == ':')) {
+    if (line.starts_with(key) && line.size() > key.size() &&
+        (line[key.size()] == ' ' || line[key.size()] == ':')) {
       return number(std::string_view(line).substr(key.size() + 1));
     }
   }
@@ -65,7 +69,8 @@ std::string unescaped(const std::string& text) {
 }
 
 struct Mount {
-  std::string root;   // folder of the hierarchy that is mounted: "/" but in containers that see a part of it
+  std::string
+      root;  // folder of the hierarchy that is mounted: "/" but in containers that see a part of it
   fs::path point;
 };
 
@@ -79,7 +84,8 @@ std::optional<Mount> find_mount(const fs::path& root, const std::string& control
     std::string skip, inner, point, type, source, options;
     before >> skip >> skip >> skip >> inner >> point;
     after >> type >> source >> options;
-    if (controller.empty() ? type == "cgroup2" : type == "cgroup" && has_word(options, controller)) {
+    if (controller.empty() ? type == "cgroup2"
+                           : type == "cgroup" && has_word(options, controller)) {
       return Mount{unescaped(inner), unescaped(point)};
     }
   }
@@ -94,7 +100,8 @@ std::optional<std::string> find_path(const fs::path& root, const std::string& co
     const size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string names = line.substr(first + 1, second - first - 1);
-    if (controller.empty() ? line.starts_with("0::") : has_word(names, controller)) return line.substr(second + 1);
+    if (controller.empty() ? line.starts_with("0::") : has_word(names, controller))
+      return line.substr(second + 1);
   }
   return std::nullopt;
 }
@@ -104,14 +111,16 @@ struct Level {
   std::string name;  // "/slurm/job_5", for messages
 };
 
-// Groups above this process in one hierarchy, innermost first. A path that is not below what is mounted here (another namespace's)
-// leaves the mount point itself, which then is this process' own group.
+// Groups above this process in one hierarchy, innermost first. A path that is not below what is
+// mounted here (another namespace's) leaves the mount point itself, which then is this process' own
+// group.
 std::vector<Level> levels_of(const fs::path& root, const std::string& controller) {
   const auto mount = find_mount(root, controller);
   const auto path = find_path(root, controller);
   if (!mount || !path) return {};
   std::string inside = *path;
-  if (mount->root != "/") inside = inside.starts_with(mount->root) ? inside.substr(mount->root.size()) : "/";
+  if (mount->root != "/")
+    inside = inside.starts_with(mount->root) ? inside.substr(mount->root.size()) : "/";
   const auto folders = fs::path(inside);
   if (std::find(folders.begin(), folders.end(), "..") != folders.end()) inside = "/";
   std::vector<Level> out;
@@ -133,7 +142,8 @@ struct MemoryFiles {
 void cap(const fs::path& root, const MemoryFiles& files, AvailableMemory& memory) {
   for (const auto& level : levels_of(root, files.controller)) {
     int64_t limit = std::numeric_limits<int64_t>::max();
-    for (const char* name : files.limits) limit = std::min(limit, number(read_if_there(level.folder / name)).value_or(limit));
+    for (const char* name : files.limits)
+      limit = std::min(limit, number(read_if_there(level.folder / name)).value_or(limit));
     const auto usage = number(read_if_there(level.folder / files.usage));
     if (limit >= int64_t{1} << 60 || !usage) continue;
     const std::string stat = read_if_there(level.folder / "memory.stat");
@@ -141,7 +151,8 @@ void cap(const fs::path& root, const MemoryFiles& files, AvailableMemory& memory
     for (const char* key : files.page_cache) cache += field(stat, key).value_or(0);
     const int64_t left = std::max<int64_t>(0, limit - std::max<int64_t>(0, *usage - cache));
     if (left >= memory.bytes) continue;
-    memory = {left, base::text("the control group ", level.name, " (limit ", base::human_bytes(static_cast<double>(limit)), ")")};
+    memory = {left, base::text("the control group ", level.name, " (limit ",
+                               base::human_bytes(static_cast<double>(limit)), ")")};
   }
 }
 
@@ -155,25 +166,36 @@ uint64_t identity(const fs::path& folder) {
 AvailableMemory available_memory(const fs::path& root) {
   const auto node = field(read_if_there(root / "proc/meminfo"), "MemAvailable");
   AvailableMemory memory{node ? *node * 1024 : std::numeric_limits<int64_t>::max(), "the node"};
-  cap(root, {"", {"memory.max", "memory.high"}, "memory.current", {"inactive_file", "active_file"}}, memory);
-  cap(root, {"memory", {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}}, memory);
+  cap(root, {"", {"memory.max", "memory.high"}, "memory.current", {"inactive_file", "active_file"}},
+      memory);
+  cap(root,
+      {"memory",
+       {"memory.limit_in_bytes"},
+       "memory.usage_in_bytes",
+       {"total_inactive_file", "total_active_file"}},
+      memory);
   return memory;
 }
 
 std::vector<CpuQuota> cpu_quotas(const fs::path& root) {
   std::vector<CpuQuota> quotas;
-  const auto add = [&](const fs::path& folder, std::optional<int64_t> quota, std::optional<int64_t> period) {
+  const auto add = [&](const fs::path& folder, std::optional<int64_t> quota,
+                       std::optional<int64_t> period) {
     if (quota && period && *quota > 0 && *period > 0) {
-      quotas.push_back({identity(folder), static_cast<double>(*quota) / static_cast<double>(*period)});
+      quotas.push_back(
+          {identity(folder), static_cast<double>(*quota) / static_cast<double>(*period)});
     }
   };
   for (const auto& level : levels_of(root, "")) {
-    const std::string line = read_if_there(level.folder / "cpu.max");  // "200000 100000" or "max 100000"
+    const std::string line =
+        read_if_there(level.folder / "cpu.max");  // "200000 100000" or "max 100000"
     const size_t blank = line.find(' ');
-    if (blank != std::string::npos) add(level.folder, number(line.substr(0, blank)), number(line.substr(blank + 1)));
+    if (blank != std::string::npos)
+      add(level.folder, number(line.substr(0, blank)), number(line.substr(blank + 1)));
   }
   for (const auto& level : levels_of(root, "cpu")) {
-    add(level.folder, number(read_if_there(level.folder / "cpu.cfs_quota_us")), number(read_if_there(level.folder / "cpu.cfs_period_us")));
+    add(level.folder, number(read_if_there(level.folder / "cpu.cfs_quota_us")),
+        number(read_if_there(level.folder / "cpu.cfs_period_us")));
   }
   return quotas;
 }

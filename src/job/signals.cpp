@@ -44,7 +44,8 @@ void first_time(std::atomic<int64_t>& moment, int64_t now) {
   moment.compare_exchange_strong(never, now);
 }
 
-// Counts a TERM or INT unless it belongs to the burst of the one before; the third during the last save is meant.
+// Counts a TERM or INT unless it belongs to the burst of the one before; the third during the last
+// save is meant.
 void count_stop(int64_t now) {
   if (stop_requests > 0 && now - counted_at.load() < 2 * second) return;
   counted_at = now;
@@ -65,7 +66,8 @@ void on_signal(int signal) {
     save_wanted = 1;
     return;
   }
-  if (signal == SIGUSR1) {  // batch scripts repeat it until the program is gone, so it must never end a save
+  if (signal ==
+      SIGUSR1) {  // batch scripts repeat it until the program is gone, so it must never end a save
     warned = 1;
     return;
   }

@@ -8,7 +8,8 @@
 
 namespace trireme::job {
 
-StopFile::StopFile(std::filesystem::path file) : file_(std::move(file)), thread_([this] { watch(); }) {}
+StopFile::StopFile(std::filesystem::path file)
+    : file_(std::move(file)), thread_([this] { watch(); }) {}
 
 StopFile::~StopFile() {
   const base::FileWork work{"look", file_};  // of the thread that is waited for

@@ -13,7 +13,8 @@ namespace trireme::job {
 TermAction on_term(const TermFacts& facts) {
   if (facts.grace <= 0) return TermAction::go_on;
   const double reserve = std::min(2.0, facts.grace / 4);
-  // Rank 0 speaks for all; the others act alone only when it does not, for a signal that it did not get.
+  // Rank 0 speaks for all; the others act alone only when it does not, for a signal that it did not
+  // get.
   const double end = facts.grace - (facts.leads ? reserve : reserve / 2);
   if (facts.since >= end) return TermAction::leave;
   const bool hopeless = facts.to_commit && facts.since + *facts.to_commit > end;
@@ -40,7 +41,8 @@ struct TermWatch::State {
   }
 };
 
-TermWatch::TermWatch(std::function<TermFacts()> facts, std::function<void()> leave) : state_(std::make_unique<State>()) {
+TermWatch::TermWatch(std::function<TermFacts()> facts, std::function<void()> leave)
+    : state_(std::make_unique<State>()) {
   state_->facts = std::move(facts);
   state_->leave = std::move(leave);
   state_->thread = std::thread([state = state_.get()] { state->watch(); });

@@ -25,9 +25,11 @@ struct Place {
     gethostname(host.data(), host.size() - 1);
     const int pid = getpid();
     const int name = std::snprintf(file.data(), file.size(), "%s", wanted);
-    const int aside = std::snprintf(temporary.data(), temporary.size(), "%s.%s.%d.tmp", wanted, host.data(), pid);
+    const int aside =
+        std::snprintf(temporary.data(), temporary.size(), "%s.%s.%d.tmp", wanted, host.data(), pid);
     std::snprintf(origin.data(), origin.size(), " host %s pid %d\n", host.data(), pid);
-    if (name >= static_cast<int>(file.size()) || aside >= static_cast<int>(temporary.size())) file[0] = '\0';
+    if (name >= static_cast<int>(file.size()) || aside >= static_cast<int>(temporary.size()))
+      file[0] = '\0';
   }
 };
 const Place place;
@@ -51,13 +53,16 @@ bool write_whole(int file, const char* text, size_t length) {
 }
 
 bool write_temporary(int exit_code) {
-  const int file = ::open(place.temporary.data(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  const int file =
+      ::open(place.temporary.data(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file < 0) return false;
-  const char digits[] = {static_cast<char>('0' + exit_code / 100 % 10), static_cast<char>('0' + exit_code / 10 % 10),
+  const char digits[] = {static_cast<char>('0' + exit_code / 100 % 10),
+                         static_cast<char>('0' + exit_code / 10 % 10),
                          static_cast<char>('0' + exit_code % 10)};
   const size_t skipped = exit_code >= 100 ? 0 : exit_code >= 10 ? 1 : 2;
   const bool whole = write_whole(file, digits + skipped, sizeof digits - skipped) &&
-                     write_whole(file, place.origin.data(), length_of(place.origin.data())) && ::fsync(file) == 0;
+                     write_whole(file, place.origin.data(), length_of(place.origin.data())) &&
+                     ::fsync(file) == 0;
   ::close(file);
   return whole;
 }
@@ -68,7 +73,8 @@ void record_verdict(int exit_code) noexcept {
   if (place.file[0] == '\0' || recorded.test_and_set()) return;
   const int error = errno;  // a handler leaves it as it was
   // link(2) gives the name to the first one only; where there are no hard links the last one wins.
-  if (write_temporary(exit_code) && ::link(place.temporary.data(), place.file.data()) != 0 && errno != EEXIST) {
+  if (write_temporary(exit_code) && ::link(place.temporary.data(), place.file.data()) != 0 &&
+      errno != EEXIST) {
     ::rename(place.temporary.data(), place.file.data());
   }
   ::unlink(place.temporary.data());

@@ -21,7 +21,8 @@ double process_age() {
   timespec now{};
   if (!ticks || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
   const double started = static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
+  return std::max(
+      0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
 }
 
 double leaving_margin(double seconds_left, double start_seconds) {
@@ -43,7 +44,9 @@ void Walltime::phase_took(double seconds, double evaluation_seconds) {
 }
 
 void Walltime::save_took(double seconds) { saves_[saves_seen_++ % saves_.size()] = seconds; }
-void Walltime::closing_took(double seconds) { longest_closing_ = std::max(longest_closing_, seconds); }
+void Walltime::closing_took(double seconds) {
+  longest_closing_ = std::max(longest_closing_, seconds);
+}
 
 std::optional<double> Walltime::remaining() const {
   if (!deadline_) return std::nullopt;
@@ -52,7 +55,8 @@ std::optional<double> Walltime::remaining() const {
 
 std::optional<double> Walltime::save_seconds() const {
   if (saves_seen_ == 0) return std::nullopt;
-  return *std::max_element(saves_.begin(), saves_.begin() + static_cast<std::ptrdiff_t>(std::min(saves_seen_, saves_.size())));
+  return *std::max_element(saves_.begin(), saves_.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                saves_seen_, saves_.size())));
 }
 
 // The first evaluation is reckoned to take as long as an iteration.
@@ -64,13 +68,15 @@ double Walltime::evaluation(bool evaluates) const {
 std::optional<double> Walltime::latest_stop(double stretch, bool save_in_progress) const {
   if (!deadline_) return std::nullopt;
   const double save = save_seconds().value_or(longest_plain_);
-  return *deadline_ - phase_factor * (stretch + longest_closing_) - save_factor * save * (save_in_progress ? 2 : 1) - margin_;
+  return *deadline_ - phase_factor * (stretch + longest_closing_) -
+         save_factor * save * (save_in_progress ? 2 : 1) - margin_;
 }
 
 double Walltime::needed(const NextIteration& next) const {
   const double phase = longest_plain_ + evaluation(next.evaluates);
   const double save = save_seconds().value_or(longest_plain_);
-  return phase_factor * (phase + longest_closing_) + save_factor * save * (next.save_in_progress ? 2 : 1) + margin_;
+  return phase_factor * (phase + longest_closing_) +
+         save_factor * save * (next.save_in_progress ? 2 : 1) + margin_;
 }
 
 bool Walltime::must_stop(const NextIteration& next) const {
@@ -84,11 +90,15 @@ bool Walltime::wants_measurement(double iterations_until_save) const {
   return iterations_until_save * longest_plain_ > 0.5 * *left;
 }
 
-WalltimeLimit choose_limit(double deck_seconds, double age, std::optional<double> scheduler_seconds_left) {
+WalltimeLimit choose_limit(double deck_seconds, double age,
+                           std::optional<double> scheduler_seconds_left) {
   const double deck_left = deck_seconds - age;
-  if (deck_seconds > 0 && !(scheduler_seconds_left && *scheduler_seconds_left < deck_left)) return {deck_left, "run.walltime"};
+  if (deck_seconds > 0 && !(scheduler_seconds_left && *scheduler_seconds_left < deck_left))
+    return {deck_left, "run.walltime"};
   if (scheduler_seconds_left) {
-    return {scheduler_seconds_left, deck_seconds > 0 ? "the scheduler, which ends it before run.walltime" : "the scheduler"};
+    return {scheduler_seconds_left, deck_seconds > 0
+                                        ? "the scheduler, which ends it before run.walltime"
+                                        : "the scheduler"};
   }
   return {};
 }

@@ -13,7 +13,7 @@
 namespace trireme::kernels {
 namespace {
 
-constexpr int64_t grain_words = 256;    // work of one task: 16,384 values
+constexpr int64_t grain_words = 256;  // work of one task: 16,384 values
 constexpr int64_t norm_block = 4096;
 constexpr int64_t grain_values = 65536;
 
@@ -24,8 +24,9 @@ int64_t adamw(const AdamWShard& shard, const AdamWStep& step) {
   const ShardKernels& kernels = lane_kernels().shard;
   const int64_t words = (shard.elements + adamw_word - 1) / adamw_word;
   std::atomic<int64_t> changed{0};
-  parallel_for(0, words, grain_words,
-                   [&](int64_t first, int64_t last) { changed += kernels.adamw(shard, factors, first, last); });
+  parallel_for(0, words, grain_words, [&](int64_t first, int64_t last) {
+    changed += kernels.adamw(shard, factors, first, last);
+  });
   return changed;
 }
 
@@ -41,7 +42,8 @@ double squared_norm(const float* values, int64_t elements) {
   parallel_for(0, blocks, grain_values / norm_block, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
       const int64_t begin = b * norm_block;
-      sums[static_cast<size_t>(b)] = kernels.sum_of_squares(values + begin, std::min(norm_block, elements - begin));
+      sums[static_cast<size_t>(b)] =
+          kernels.sum_of_squares(values + begin, std::min(norm_block, elements - begin));
     }
   });
   double total = 0;
@@ -51,8 +53,9 @@ double squared_norm(const float* values, int64_t elements) {
 
 void cast_to_bf16(const float* values, uint16_t* out, int64_t elements) {
   const ShardKernels& kernels = lane_kernels().shard;
-  parallel_for(0, elements, grain_values,
-                   [&](int64_t first, int64_t last) { kernels.cast_to_bf16(values + first, out + first, last - first); });
+  parallel_for(0, elements, grain_values, [&](int64_t first, int64_t last) {
+    kernels.cast_to_bf16(values + first, out + first, last - first);
+  });
 }
 
 void moving_average(float* average, const float* values, double beta, int64_t elements) {

@@ -1,5 +1,6 @@
-// The softmax of one row of scores of a chunk of keys, the same in training and decode: exp(scale * score - max), summed in fp32 by lane
-// j mod 16, lanes then as 8 + 8, 4 + 4, ..., whatever the width of the registers; and how chunks are put together.
+// The softmax of one row of scores of a chunk of keys, the same in training and decode: exp(scale *
+// score - max), summed in fp32 by lane j mod 16, lanes then as 8 + 8, 4 + 4, ..., whatever the
+// width of the registers; and how chunks are put together.
 #pragma once
 
 #include "kernels/simd.hpp"
@@ -27,7 +28,8 @@ struct LaneSums {
 TRIREME_SIMD float largest(const float* values, int64_t count) {
   simd::Float best = simd::splat(-__builtin_inff());
   int64_t i = 0;
-  for (; i + simd::width <= count; i += simd::width) best = lanes::max(best, simd::load(values + i));
+  for (; i + simd::width <= count; i += simd::width)
+    best = lanes::max(best, simd::load(values + i));
   float out = -__builtin_inff();
   for (int64_t lane = 0; lane < simd::width; ++lane) out = out > best[lane] ? out : best[lane];
   for (; i < count; ++i) out = out > values[i] ? out : values[i];
@@ -38,16 +40,18 @@ struct Softmax {
   float top = 0;    // scale * the largest score
   float total = 0;  // of the exponentials
 };
-// Scores [0, keys) to exponentials, zeros from there to `padded` (a multiple of 16): write(j, value) stores `width` of them, rounded
-// to the element type for the product with the values.
+// Scores [0, keys) to exponentials, zeros from there to `padded` (a multiple of 16): write(j,
+// value) stores `width` of them, rounded to the element type for the product with the values.
 template <class Write>
-TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, float scale, Write&& write) {
+TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, float scale,
+                            Write&& write) {
   const float top = largest(scores, keys) * scale;
   LaneSums sums;
   for (int64_t j = 0; j < padded; j += sum_lanes) {
     for (int64_t i = 0; i < sum_vectors; ++i) {
       const int64_t at = j + i * simd::width;
-      const simd::Float p = simd::below(lanes::exp_above_zero(simd::load(scores + at) * scale - top), at, keys);
+      const simd::Float p =
+          simd::below(lanes::exp_above_zero(simd::load(scores + at) * scale - top), at, keys);
       sums.parts[i] += p;
       write(at, p);
     }
@@ -55,11 +59,14 @@ TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, f
   return {top, sums.total()};
 }
 
-// Adds what another chunk of a query's keys gives to what those before it gave: `sums` [count] are of exponentials times values. Chunks come in
-// order of the keys. Products are rounded before they are added, on every instruction set.
-TRIREME_SIMD void merge(Softmax& into, float* sums, const Softmax& other, const float* other_sums, int64_t count) {
+// Adds what another chunk of a query's keys gives to what those before it gave: `sums` [count] are
+// of exponentials times values. Chunks come in order of the keys. Products are rounded before they
+// are added, on every instruction set.
+TRIREME_SIMD void merge(Softmax& into, float* sums, const Softmax& other, const float* other_sums,
+                        int64_t count) {
   const float top = into.top > other.top ? into.top : other.top;
-  const simd::Float kept = lanes::exp_above_zero(simd::splat(into.top - top)), added = lanes::exp_above_zero(simd::splat(other.top - top));
+  const simd::Float kept = lanes::exp_above_zero(simd::splat(into.top - top)),
+                    added = lanes::exp_above_zero(simd::splat(other.top - top));
   for (int64_t d = 0; d < count; d += simd::width) {
     simd::put(sums + d, simd::load(sums + d) * kept + simd::load(other_sums + d) * added);
   }

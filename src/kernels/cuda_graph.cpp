@@ -28,7 +28,8 @@ class OnStream {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
-// Of the allocators of device and page-locked memory: graphs that share one are made and used one at a time. LibTorch takes no id again whose graphs are all gone.
+// Of the allocators of device and page-locked memory: graphs that share one are made and used one
+// at a time. LibTorch takes no id again whose graphs are all gone.
 struct Pool {
   at::MempoolId_t id = at::cuda::graph_pool_handle();
 };
@@ -39,9 +40,7 @@ bool undone(const Undo& undo) {
   try {
     undo();
     return true;
-  } catch (const c10::Error&) {
-    return false;
-  }
+  } catch (const c10::Error&) { return false; }
 }
 
 class CudaGraph final : public DeviceGraph {
@@ -60,20 +59,26 @@ class CudaGraph final : public DeviceGraph {
     }
   }
   // To the stream of launches: here, and not at the first of them, memory may be missing.
-  void upload() { C10_CUDA_CHECK(cudaGraphUpload(graph_.raw_cuda_graph_exec(), c10::cuda::getCurrentCUDAStream())); }
+  void upload() {
+    C10_CUDA_CHECK(
+        cudaGraphUpload(graph_.raw_cuda_graph_exec(), c10::cuda::getCurrentCUDAStream()));
+  }
 
  private:
-  // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, both allocators', the random generator's.
+  // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, both
+  // allocators', the random generator's.
   void give_up(const c10::cuda::CUDAStream& stream) {
     cudaGraph_t unfinished = nullptr;
-    if (cudaStreamEndCapture(stream.stream(), &unfinished) == cudaSuccess && unfinished != nullptr) cudaGraphDestroy(unfinished);
+    if (cudaStreamEndCapture(stream.stream(), &unfinished) == cudaSuccess && unfinished != nullptr)
+      cudaGraphDestroy(unfinished);
     static_cast<void>(cudaGetLastError());
     const auto device = stream.device_index();
     at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
     if (undone([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_->id); })) {
       undone([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool_->id); });
     }
-    if (undone([&] { host->end_allocate_to_pool(pool_->id); })) undone([&] { host->release_pool(pool_->id); });
+    if (undone([&] { host->end_allocate_to_pool(pool_->id); }))
+      undone([&] { host->release_pool(pool_->id); });
     undone([&] {  // the generator leaves its state of capturing at the end of one
       at::cuda::CUDAGraph nothing;
       nothing.capture_begin(at::cuda::graph_pool_handle(), cudaStreamCaptureModeThreadLocal);
@@ -124,8 +129,10 @@ class CudaGraphs final : public DeviceGraphs {
 std::unique_ptr<DeviceGraphs> make_cuda_graphs(at::Device device) {
   const DeviceKernels* own = device_kernels();
   if (own != nullptr && own->use_stream == nullptr) return nullptr;
-  // One for the process, which has one device: libraries keep memory for each stream that they have worked on.
-  static const c10::cuda::CUDAStream stream = at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+  // One for the process, which has one device: libraries keep memory for each stream that they have
+  // worked on.
+  static const c10::cuda::CUDAStream stream =
+      at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
   return std::make_unique<CudaGraphs>(stream);
 }
 

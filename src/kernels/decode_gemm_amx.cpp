@@ -1,6 +1,8 @@
-// The decode GEMM on the processor's matrix units (AMX), bf16: y^T = W x^T in tiles of 16 outputs by 16 rows. A tile of the weight is 16 of its rows in
-// their stored layout, 32 elements of k; rows of x, which are few, are packed in pairs of k. The unit adds even and odd elements of a
-// step of 32 apart, then their sum to what was there: no other instruction adds so, and LibTorch's library uses it too.
+// The decode GEMM on the processor's matrix units (AMX), bf16: y^T = W x^T in tiles of 16 outputs
+// by 16 rows. A tile of the weight is 16 of its rows in their stored layout, 32 elements of k; rows
+// of x, which are few, are packed in pairs of k. The unit adds even and odd elements of a step of
+// 32 apart, then their sum to what was there: no other instruction adds so, and LibTorch's library
+// uses it too.
 #include "kernels/decode_gemm_body.hpp"
 
 namespace trireme::kernels {
@@ -8,7 +10,7 @@ namespace {
 
 constexpr int64_t lines = 16, line_bytes = 64, tile_bytes = lines * line_bytes;
 constexpr int64_t step_elements = line_bytes / 2;  // of k
-constexpr int panels = 2;                           // of 16 outputs at a time
+constexpr int panels = 2;                          // of 16 outputs at a time
 static_assert(width == lines && column_units == lines && gemm_padding == step_elements);
 
 // All eight tiles of 16 lines.
@@ -19,13 +21,16 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
-// What is in memory must be there before tiles are loaded: the compiler's loads do not say that they read.
+// What is in memory must be there before tiles are loaded: the compiler's loads do not say that
+// they read.
 TRIREME_SIMD void settle() { __asm__ volatile("" ::: "memory"); }
 
 // Up to 16 rows and 64 bytes, zeros beyond.
-__attribute__((noinline)) void copy_edge(const char* from, int64_t stride, int64_t rows, int64_t bytes, char* edge) {
+__attribute__((noinline)) void copy_edge(const char* from, int64_t stride, int64_t rows,
+                                         int64_t bytes, char* edge) {
   std::memset(edge, 0, tile_bytes);
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(edge + r * line_bytes, from + r * stride, static_cast<size_t>(bytes));
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(edge + r * line_bytes, from + r * stride, static_cast<size_t>(bytes));
   settle();
 }
 
@@ -36,7 +41,8 @@ void pack_rows(const GemmArguments& a, int64_t row, int64_t rows, int64_t steps,
   for (int64_t r = 0; r < rows; r += lines) {
     const char* const x = static_cast<const char*>(a.x) + (row + r) * stride;
     for (int64_t s = 0; s < steps; ++s, packed += tile_bytes) {
-      const int64_t bytes = std::min(line_bytes, a.k * 2 - s * line_bytes), count = std::min(lines, rows - r);
+      const int64_t bytes = std::min(line_bytes, a.k * 2 - s * line_bytes),
+                    count = std::min(lines, rows - r);
       const bool whole = bytes == line_bytes && count == lines;
       if (!whole) copy_edge(x + s * line_bytes, stride, count, bytes, edge);
       Word w[column_units];
@@ -53,7 +59,9 @@ struct WeightTiles {
   int64_t stride, rows;
 
   WeightTiles(const GemmArguments& a, int64_t column)
-      : base(static_cast<const char*>(a.weight) + column * a.k * 2), stride(a.k * 2), rows(std::min(lines, a.n - column)) {}
+      : base(static_cast<const char*>(a.weight) + column * a.k * 2),
+        stride(a.k * 2),
+        rows(std::min(lines, a.n - column)) {}
 };
 struct TileSource {
   const char* from;
@@ -61,15 +69,18 @@ struct TileSource {
 };
 TRIREME_SIMD TileSource source(const WeightTiles& w, int64_t step, char* edge) {
   const int64_t bytes = std::min(line_bytes, w.stride - step * line_bytes);
-  if (w.rows == lines && bytes == line_bytes) [[likely]] return {w.base + step * line_bytes, w.stride};
+  if (w.rows == lines && bytes == line_bytes) [[likely]]
+    return {w.base + step * line_bytes, w.stride};
   copy_edge(w.base + step * line_bytes, w.stride, w.rows, bytes, edge);
   return {edge, line_bytes};
 }
 
-// Sums of 32 outputs from `column` on and `groups` times 16 rows, [panel][group] of [16 outputs][16 rows]. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7
-// rows of x. With few rows weights come from memory: more outputs at a time and prefetching what comes next were slower.
+// Sums of 32 outputs from `column` on and `groups` times 16 rows, [panel][group] of [16 outputs][16
+// rows]. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 rows of x. With few rows weights come from
+// memory: more outputs at a time and prefetching what comes next were slower.
 template <int groups>
-void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64_t steps, float* sums) {
+void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64_t steps,
+                    float* sums) {
   static_assert(groups <= 2);
   alignas(64) char edge[tile_bytes];
   const WeightTiles w0(a, column), w1(a, column + lines);
@@ -99,10 +110,13 @@ void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64
 
 // The sums of both panels, a line of 32 outputs for each row.
 template <int groups>
-void store_lines(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, const float* sums) {
+void store_lines(const GemmArguments& a, int64_t row, int64_t rows, int64_t column,
+                 const float* sums) {
   static_assert(panels == 2);
   const auto load = [&](int64_t panel, int64_t group, Word* by_row) {
-    simd::load_columns(reinterpret_cast<const char*>(sums + (panel * groups + group) * lines * lines), line_bytes, by_row);
+    simd::load_columns(
+        reinterpret_cast<const char*>(sums + (panel * groups + group) * lines * lines), line_bytes,
+        by_row);
   };
   for (int64_t g = 0; g < groups; ++g) {
     Word left[column_units], right[column_units];
@@ -119,23 +133,30 @@ void store_lines(const GemmArguments& a, int64_t row, int64_t rows, int64_t colu
 
 // Rows [row, row + rows) of the result, of columns [column, last).
 template <int groups>
-void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last, const char* x, int64_t steps) {
+void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last,
+                  const char* x, int64_t steps) {
   alignas(64) float sums[panels * groups * lines * lines];
   const int64_t bytes = a.output == GemmOutput::f32 ? 4 : 2;
-  for (int64_t r = 0; r < std::min(rows, groups * lines); ++r) __builtin_prefetch(static_cast<char*>(a.y) + ((row + r) * a.ldy + column) * bytes, 1);
+  for (int64_t r = 0; r < std::min(rows, groups * lines); ++r)
+    __builtin_prefetch(static_cast<char*>(a.y) + ((row + r) * a.ldy + column) * bytes, 1);
   multiply_tiles<groups>(a, column, x, steps, sums);
-  if (a.bias == nullptr && a.output == GemmOutput::element && column + panels * lines <= last) return store_lines<groups>(a, row, rows, column, sums);
+  if (a.bias == nullptr && a.output == GemmOutput::element && column + panels * lines <= last)
+    return store_lines<groups>(a, row, rows, column, sums);
   for (int p = 0; p < panels && column + p * lines < last; ++p) {
     for (int g = 0; g < groups; ++g) {
       Word by_row[column_units];
-      simd::load_columns(reinterpret_cast<const char*>(sums + (p * groups + g) * lines * lines), line_bytes, by_row);
+      simd::load_columns(reinterpret_cast<const char*>(sums + (p * groups + g) * lines * lines),
+                         line_bytes, by_row);
       const int64_t count = std::min(lines, rows - g * lines);
-      for (int64_t r = 0; r < count; ++r) store_result<simd::Bf16Dot>(a, row + g * lines + r, column + p * lines, last, (Float)by_row[r]);
+      for (int64_t r = 0; r < count; ++r)
+        store_result<simd::Bf16Dot>(a, row + g * lines + r, column + p * lines, last,
+                                    (Float)by_row[r]);
     }
   }
 }
 
-void multiply_range(const GemmArguments& a, int64_t row, int64_t rows, int64_t first, int64_t last, const char* x, int64_t steps) {
+void multiply_range(const GemmArguments& a, int64_t row, int64_t rows, int64_t first, int64_t last,
+                    const char* x, int64_t steps) {
   for (int64_t column = first; column < last; column += 2 * lines) {
     for (int64_t r = 0; r < rows; r += 2 * lines) {
       const char* const from = x + r / lines * steps * tile_bytes;
@@ -150,7 +171,8 @@ void multiply_range(const GemmArguments& a, int64_t row, int64_t rows, int64_t f
 
 }  // namespace
 
-void gemm_bf16_amx(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void gemm_bf16_amx(const GemmArguments& a, int64_t first, int64_t last,
+                   const GemmScratch& scratch) {
   const TileShapes shapes;
   settle();
   _tile_loadconfig(&shapes);

@@ -4,7 +4,8 @@
 namespace trireme::kernels {
 namespace {
 
-static_assert(simd::Bf16Dot::per_unit * column_units == 32);  // a step of the matrix units: both sums begin anew behind it
+static_assert(simd::Bf16Dot::per_unit * column_units ==
+              32);  // a step of the matrix units: both sums begin anew behind it
 
 // Flushes numbers below 2^-126, in and out, as matrix units and VDPBF16PS do.
 class FlushedSubnormals {
@@ -17,8 +18,9 @@ class FlushedSubnormals {
   unsigned before_;
 };
 
-// One row of x as pairs of k, padded, twice: [even, odd][units], the other element of each pair zero. VDPBF16PS then adds one of them only
-// (the other adds zero, where the weight is finite; NaN where the units may give an infinity).
+// One row of x as pairs of k, padded, twice: [even, odd][units], the other element of each pair
+// zero. VDPBF16PS then adds one of them only (the other adds zero, where the weight is finite; NaN
+// where the units may give an infinity).
 void split_pairs(const GemmArguments& a, int64_t units, uint32_t* even) {
   const auto* const x = static_cast<const uint16_t*>(a.x);
   uint32_t* const odd = even + units;
@@ -29,7 +31,8 @@ void split_pairs(const GemmArguments& a, int64_t units, uint32_t* even) {
 }
 
 template <int vectors>
-void tile_order_columns(const GemmArguments& a, const char* pairs, int64_t units, int64_t column, int64_t last) {
+void tile_order_columns(const GemmArguments& a, const char* pairs, int64_t units, int64_t column,
+                        int64_t last) {
   Float total[vectors] = {};
   for (int64_t unit = 0; unit < units; unit += column_units) {
 #pragma GCC unroll 2
@@ -45,24 +48,28 @@ void tile_order_columns(const GemmArguments& a, const char* pairs, int64_t units
       total[v] += even + odd;
     }
   }
-  for (int v = 0; v < vectors; ++v) store_result<simd::Bf16Dot>(a, 0, column + v * width, last, total[v]);
+  for (int v = 0; v < vectors; ++v)
+    store_result<simd::Bf16Dot>(a, 0, column + v * width, last, total[v]);
 }
 
 }  // namespace
 
-void gemm_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void gemm_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last,
+                           const GemmScratch& scratch) {
   gemm_range<simd::Bf16Dot>(a, first, last, scratch);
   simd::leave();
 }
 
-void gemm_row_in_tile_order_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void gemm_row_in_tile_order_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last,
+                                        const GemmScratch& scratch) {
   EXPECT(a.m == 1);
   const FlushedSubnormals flushed;
   const int64_t units = gemm_padded(a.k) / simd::Bf16Dot::per_unit;
   split_pairs(a, units, reinterpret_cast<uint32_t*>(scratch.x));
   const auto* const pairs = reinterpret_cast<const char*>(scratch.x);
   int64_t column = first;
-  for (; column + 2 * width <= last; column += 2 * width) tile_order_columns<2>(a, pairs, units, column, last);
+  for (; column + 2 * width <= last; column += 2 * width)
+    tile_order_columns<2>(a, pairs, units, column, last);
   for (; column < last; column += width) tile_order_columns<1>(a, pairs, units, column, last);
   simd::leave();
 }

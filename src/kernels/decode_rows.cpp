@@ -12,7 +12,8 @@ void add_row(ElementType type, void* x, const void* y, int64_t n) {
   }
 }
 
-void reduce_row(ElementType type, const float* partials, int64_t parts, int64_t stride, void* y, int64_t n) {
+void reduce_row(ElementType type, const float* partials, int64_t parts, int64_t stride, void* y,
+                int64_t n) {
   if (type == ElementType::f32) {
     lane_kernels().f32.reduce_row(partials, parts, stride, static_cast<float*>(y), n);
   } else {

@@ -12,7 +12,9 @@ MakeDeviceGraphs& maker() {
 
 }  // namespace
 
-std::unique_ptr<DeviceGraphs> make_device_graphs(at::Device device) { return maker() != nullptr ? maker()(device) : nullptr; }
+std::unique_ptr<DeviceGraphs> make_device_graphs(at::Device device) {
+  return maker() != nullptr ? maker()(device) : nullptr;
+}
 void set_device_graphs(MakeDeviceGraphs make) { maker() = make; }
 
 }  // namespace trireme::kernels

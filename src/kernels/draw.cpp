@@ -17,7 +17,8 @@ void on_host(const char* name, const DrawArguments& arguments) {
 
 }  // namespace
 
-const DrawKernels draws_on_host{[](const DrawArguments& arguments) { on_host<SummariseRow>("summarise draws", arguments); },
-                                [](const DrawArguments& arguments) { on_host<ChooseRow>("choose draws", arguments); }};
+const DrawKernels draws_on_host{
+    [](const DrawArguments& arguments) { on_host<SummariseRow>("summarise draws", arguments); },
+    [](const DrawArguments& arguments) { on_host<ChooseRow>("choose draws", arguments); }};
 
 }  // namespace trireme::kernels

@@ -1,5 +1,6 @@
-// The draws of draw.hpp, a functor per step, a team per row. Greedy and plain draws repeat the operations of sampling.cpp and of
-// log_sum_exp_body.hpp in their order: sixteen lanes to a chunk of the vocabulary, their sums added in double.
+// The draws of draw.hpp, a functor per step, a team per row. Greedy and plain draws repeat the
+// operations of sampling.cpp and of log_sum_exp_body.hpp in their order: sixteen lanes to a chunk
+// of the vocabulary, their sums added in double.
 #pragma once
 
 #include <cmath>
@@ -11,16 +12,22 @@
 
 namespace trireme::kernels {
 
-// Mass of a sum in units of exp(z - max); nothing where each of its fp32 terms would be 0 in these units.
+// Mass of a sum in units of exp(z - max); nothing where each of its fp32 terms would be 0 in these
+// units.
 TRIREME_KERNEL inline double mass_of(double sum, float its_max, float max) {
   if (!(its_max - max >= -87.f)) return 0;
   return sum * std::exp(static_cast<double>(its_max) - static_cast<double>(max));
 }
 
 // The sum of the slices' sums (or of their full ones), in their order; one slice as it is.
-TRIREME_KERNEL inline DrawRunningSum combine_slices(const DrawArguments& a, int64_t row, bool full) {
-  const auto sum = [&](int r) { return full ? a.summaries[r * a.rows + row].full_sum : a.summaries[r * a.rows + row].sum; };
-  const auto max = [&](int r) { return full ? a.summaries[r * a.rows + row].full_max : a.summaries[r * a.rows + row].max; };
+TRIREME_KERNEL inline DrawRunningSum combine_slices(const DrawArguments& a, int64_t row,
+                                                    bool full) {
+  const auto sum = [&](int r) {
+    return full ? a.summaries[r * a.rows + row].full_sum : a.summaries[r * a.rows + row].sum;
+  };
+  const auto max = [&](int r) {
+    return full ? a.summaries[r * a.rows + row].full_max : a.summaries[r * a.rows + row].max;
+  };
   DrawRunningSum total;
   total.max = max(0);
   total.sum = sum(0);
@@ -51,7 +58,8 @@ struct SummariseRow {
     if (team.rank() == 0) a.summaries[a.rank * a.rows + index] = out;
     if (row.truncated >= 0 && a.ranks > 1) {
       const T* from = drawable_logits_of<T>(a, row);
-      T* to = static_cast<T*>(a.slices) + (a.rank * a.truncated_rows + row.truncated) * a.slice_stride;
+      T* to =
+          static_cast<T*>(a.slices) + (a.rank * a.truncated_rows + row.truncated) * a.slice_stride;
       team.each(a.count, [&](int64_t i) { to[i] = from[i]; });
     }
   }
@@ -87,7 +95,8 @@ struct SummariseRow {
 
   // The running log-sum-exp of a slice after each chunk.
   template <class Team>
-  TRIREME_KERNEL DrawRunningSum accumulate(const Team& team, const T* logits, float scale, int64_t index) const {
+  TRIREME_KERNEL DrawRunningSum accumulate(const Team& team, const T* logits, float scale,
+                                           int64_t index) const {
     DrawRunningSum* running = a.running + index * a.chunks;
     float* lanes = a.values + index * draw_values(a.chunks);
     team.barrier();  // the scratch may still be read
@@ -105,7 +114,8 @@ struct SummariseRow {
       for (int64_t chunk = 0; chunk < a.chunks; ++chunk) {
         const float* of_chunk = lanes + chunk * draw_lanes;
         float best = of_chunk[0];
-        for (int64_t lane = 1; lane < draw_lanes; ++lane) best = best > of_chunk[lane] ? best : of_chunk[lane];
+        for (int64_t lane = 1; lane < draw_lanes; ++lane)
+          best = best > of_chunk[lane] ? best : of_chunk[lane];
         max = best > max ? best : max;
         running[chunk].max = max;
       }
@@ -121,10 +131,13 @@ struct SummariseRow {
     if (team.rank() == 0) {
       double sum = 0;
       for (int64_t chunk = 0; chunk < a.chunks; ++chunk) {
-        const float before = chunk == 0 ? -__builtin_inff() : running[chunk - 1].max, max = running[chunk].max;
-        if (sum > 0 && max > before) sum *= std::exp(static_cast<double>(before) - static_cast<double>(max));
+        const float before = chunk == 0 ? -__builtin_inff() : running[chunk - 1].max,
+                    max = running[chunk].max;
+        if (sum > 0 && max > before)
+          sum *= std::exp(static_cast<double>(before) - static_cast<double>(max));
         double of_chunk = 0;
-        for (int64_t lane = 0; lane < draw_lanes; ++lane) of_chunk += static_cast<double>(lanes[chunk * draw_lanes + lane]);
+        for (int64_t lane = 0; lane < draw_lanes; ++lane)
+          of_chunk += static_cast<double>(lanes[chunk * draw_lanes + lane]);
         sum += of_chunk;
         running[chunk].sum = sum;
       }
@@ -140,7 +153,6 @@ struct SummariseRow {
     const int64_t last = first + vocabulary_chunk < a.count ? first + vocabulary_chunk : a.count;
     for (int64_t i = first + task % draw_lanes; i < last; i += draw_lanes) f(i);
   }
-
 };
 
 template <class T>
@@ -150,7 +162,8 @@ struct ChooseRow {
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t index) const {
     const DrawRow& row = a.row[index];
-    const DrawRunningSum total = combine_slices(a, index, false), full = combine_slices(a, index, true);
+    const DrawRunningSum total = combine_slices(a, index, false),
+                         full = combine_slices(a, index, true);
     DrawResult out;
     out.full_sum = full.sum;
     out.full_max = full.max;
@@ -172,28 +185,33 @@ struct ChooseRow {
 
   // The lowest id with the largest logit: of the first slice that has it.
   template <class Team>
-  TRIREME_KERNEL void greedy(const Team& team, int64_t index, const DrawRunningSum& total, DrawResult& out) const {
+  TRIREME_KERNEL void greedy(const Team& team, int64_t index, const DrawRunningSum& total,
+                             DrawResult& out) const {
     const DrawRow& row = a.row[index];
     out.owner = 0;
-    while (out.owner + 1 < a.ranks && a.summaries[out.owner * a.rows + index].max != total.max) ++out.owner;
+    while (out.owner + 1 < a.ranks && a.summaries[out.owner * a.rows + index].max != total.max)
+      ++out.owner;
     if (out.owner != a.rank) return;
     const T* logits = drawable_logits_of<T>(a, row);
     int64_t* places = a.places + index * a.chunks * draw_lanes;
     const int64_t tasks = a.chunks * draw_lanes;
     team.each(tasks, [&](int64_t task) {
       int64_t found = a.count;
-      for (int64_t i = task; i < a.count && found == a.count; i += tasks) found = widen(logits[i]) * row.scale == total.max ? i : a.count;
+      for (int64_t i = task; i < a.count && found == a.count; i += tasks)
+        found = widen(logits[i]) * row.scale == total.max ? i : a.count;
       places[task] = found;
     });
     team.barrier();
     if (team.rank() != 0) return;
     int64_t place = a.count;
-    for (int64_t task = 0; task < tasks; ++task) place = places[task] < place ? places[task] : place;
+    for (int64_t task = 0; task < tasks; ++task)
+      place = places[task] < place ? places[task] : place;
     set(row, place < a.count ? place : 0, out);  // only NaN: any id will do
   }
 
   template <class Team>
-  TRIREME_KERNEL void plain(const Team& team, int64_t index, const DrawRunningSum& total, DrawResult& out) const {
+  TRIREME_KERNEL void plain(const Team& team, int64_t index, const DrawRunningSum& total,
+                            DrawResult& out) const {
     const DrawRow& row = a.row[index];
     const double target = choose_slice(index, total, row.uniform, out.owner);
     if (out.owner != a.rank) return;
@@ -219,7 +237,8 @@ struct ChooseRow {
   }
 
   // As choose_slice() of sampling.cpp: the slice, and the mass to pass inside it.
-  TRIREME_KERNEL double choose_slice(int64_t index, const DrawRunningSum& total, float uniform, int32_t& owner) const {
+  TRIREME_KERNEL double choose_slice(int64_t index, const DrawRunningSum& total, float uniform,
+                                     int32_t& owner) const {
     const double target = static_cast<double>(uniform) * total.sum;
     double sum = 0, inside = 0;
     owner = 0;
@@ -228,14 +247,16 @@ struct ChooseRow {
       const double own = mass_of(slice.sum, slice.max, total.max);
       if (own <= 0) continue;
       owner = r;
-      inside = (target - sum) * std::exp(static_cast<double>(total.max) - static_cast<double>(slice.max));
+      inside = (target - sum) *
+               std::exp(static_cast<double>(total.max) - static_cast<double>(slice.max));
       sum += own;
       if (sum > target) break;
     }
     return inside;
   }
 
-  // The first place at which the running sum passes `target`; the last with a probability above zero when rounding lets none pass.
+  // The first place at which the running sum passes `target`; the last with a probability above
+  // zero when rounding lets none pass.
   TRIREME_KERNEL static int64_t pass(const float* p, int64_t ids, double target) {
     constexpr int together = 16;  // which are read before any is used
     double sum = 0;
@@ -259,7 +280,8 @@ struct ChooseRow {
 
   // Every rank has all slices and draws the same.
   template <class Team>
-  TRIREME_KERNEL void truncated(const Team& team, int64_t index, const DrawRunningSum& total, DrawResult& out) const {
+  TRIREME_KERNEL void truncated(const Team& team, int64_t index, const DrawRunningSum& total,
+                                DrawResult& out) const {
     const DrawRow& row = a.row[index];
     const TruncatedRow<T> whole{a, row, total.max, a.segments + index * draw_segments};
     const auto of_k = whole.first_k(team);
@@ -273,7 +295,8 @@ struct ChooseRow {
     out.z = whole.z_of(out.id);
     out.owner = 0;
     while (out.id >= a.slice_first[out.owner + 1]) ++out.owner;
-    if (out.owner == a.rank) out.full_z = widen(logits_of<T>(a, row)[out.id - a.slice_first[a.rank]]) * row.scale;
+    if (out.owner == a.rank)
+      out.full_z = widen(logits_of<T>(a, row)[out.id - a.slice_first[a.rank]]) * row.scale;
   }
 };
 

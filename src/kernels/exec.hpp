@@ -1,15 +1,19 @@
-// Where a kernel runs. A kernel is a functor over raw pointers, `template <class Team> TRIREME_KERNEL void operator()(const Team& team,
-// int64_t index) const`, that knows neither Kokkos nor CUDA. A team is one or more threads that work on one index together:
+// Where a kernel runs. A kernel is a functor over raw pointers, `template <class Team>
+// TRIREME_KERNEL void operator()(const Team& team, int64_t index) const`, that knows neither Kokkos
+// nor CUDA. A team is one or more threads that work on one index together:
 //
 //   team.rank(), team.size()   this thread among them
 //   team.each(n, f)            f(i) for i = 0 .. n - 1, each by one thread
-//   team.sum(value)            the sum of all threads' values, to all of them; every thread calls it
-//   team.barrier()             what threads wrote before it the others may read after it; every thread calls it
-//   team.shared<S>()           one S for all threads, near them; called once, by each of them. The functor says so: `using Shared = S`, without
-//                              initialisers. What an earlier index left is in it, and may still be read before the first barrier
+//   team.sum(value)            the sum of all threads' values, to all of them; every thread calls
+//   it team.barrier()             what threads wrote before it the others may read after it; every
+//   thread calls it team.shared<S>()           one S for all threads, near them; called once, by
+//   each of them. The functor says so: `using Shared = S`, without
+//                              initialisers. What an earlier index left is in it, and may still be
+//                              read before the first barrier
 //
-// Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos has one. exec_cuda.cuh is the launcher
-// for a Kokkos without. Pointers stay valid until the call returns (host), or until the device has done it.
+// Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos
+// has one. exec_cuda.cuh is the launcher for a Kokkos without. Pointers stay valid until the call
+// returns (host), or until the device has done it.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -61,7 +65,8 @@ struct KokkosTeam {
   KOKKOS_FUNCTION void barrier() const { member.team_barrier(); }
   template <class Shared>
   KOKKOS_FUNCTION Shared& shared() const {
-    return *static_cast<Shared*>(member.team_scratch(0).get_shmem_aligned(sizeof(Shared), alignof(Shared)));
+    return *static_cast<Shared*>(
+        member.team_scratch(0).get_shmem_aligned(sizeof(Shared), alignof(Shared)));
   }
 };
 
@@ -78,14 +83,17 @@ struct TeamCall {
 template <class Functor, class = void>
 inline constexpr int shared_bytes = 0;
 template <class Functor>
-inline constexpr int shared_bytes<Functor, std::void_t<typename Functor::Shared>> = sizeof(typename Functor::Shared) + alignof(typename Functor::Shared);
+inline constexpr int shared_bytes<Functor, std::void_t<typename Functor::Shared>> =
+    sizeof(typename Functor::Shared) + alignof(typename Functor::Shared);
 
 // functor(team, i) for i = 0 .. teams - 1, by `threads` threads each. Does not wait for a device.
 template <class Space, class Functor>
 void start_teams(const char* name, int64_t teams, int threads, const Functor& functor) {
-  VALIDATE(teams <= std::numeric_limits<int>::max(), ExitCode::internal, name, ": ", teams, " teams are more than Kokkos takes");
+  VALIDATE(teams <= std::numeric_limits<int>::max(), ExitCode::internal, name, ": ", teams,
+           " teams are more than Kokkos takes");
   Kokkos::TeamPolicy<Space> policy(static_cast<int>(teams), threads);
-  if constexpr (shared_bytes<Functor> > 0) policy.set_scratch_size(0, Kokkos::PerTeam(shared_bytes<Functor>));
+  if constexpr (shared_bytes < Functor >> 0)
+    policy.set_scratch_size(0, Kokkos::PerTeam(shared_bytes<Functor>));
   Kokkos::parallel_for(name, policy, TeamCall<Space, Functor>{functor});
 }
 

@@ -1,5 +1,6 @@
-// The launcher of exec.hpp's functors for a Kokkos that has no device space: a team is a block of threads. Plain C++ but for CUDA's words, as each of our
-// kernels: started by a function, not by <<<>>>, so that tests run it without a GPU (tests/fakegpu/cuda_language.hpp).
+// The launcher of exec.hpp's functors for a Kokkos that has no device space: a team is a block of
+// threads. Plain C++ but for CUDA's words, as each of our kernels: started by a function, not by
+// <<<>>>, so that tests run it without a GPU (tests/fakegpu/cuda_language.hpp).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -66,7 +67,8 @@ struct BlockTeam {
  private:
   template <class Value>
   __device__ static Value over_warp(Value value) {
-    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffu, value, offset);
+    for (int offset = 16; offset > 0; offset /= 2)
+      value += __shfl_down_sync(0xffffffffu, value, offset);
     return value;
   }
 };

@@ -21,7 +21,8 @@ TRIREME_KERNEL inline float exp_of_lane(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
-  const uint32_t exponent = __builtin_bit_cast(uint32_t, shifted) - __builtin_bit_cast(uint32_t, magic) + 127u;
+  const uint32_t exponent =
+      __builtin_bit_cast(uint32_t, shifted) - __builtin_bit_cast(uint32_t, magic) + 127u;
   const float y = p * __builtin_bit_cast(float, exponent << 23);
   return x < -87.3f ? 0.f : y;
 }

@@ -19,7 +19,8 @@ ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
 void ChunkBuffer::take(const Tensor& weight_rows) {
   weight_rows_ = weight_rows;
   if (weight_rows.scalar_type() == hidden_.scalar_type()) return;
-  if (!widened_.defined()) widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
+  if (!widened_.defined())
+    widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
   weight_rows_ = widened_.narrow(0, 0, weight_rows.size(0)).copy_(weight_rows);
 }
 
@@ -32,11 +33,13 @@ Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
   take(weight_rows);
   const int64_t columns = weight_rows.size(0);
   if (!storage_.defined()) storage_ = at::empty({hidden_.size(0) * chunk_rows_}, hidden_.options());
-  return multiply(storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns}));
+  return multiply(
+      storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns}));
 }
 
 Tensor ChunkBuffer::kept_logits(const Tensor& weight_rows, int64_t bytes) {
-  const int64_t more = hidden_.size(0) * weight_rows.size(0) * static_cast<int64_t>(hidden_.element_size());
+  const int64_t more =
+      hidden_.size(0) * weight_rows.size(0) * static_cast<int64_t>(hidden_.element_size());
   if (kept_ < 0 || more > bytes - kept_) {
     kept_ = -1;
     return {};
@@ -46,15 +49,17 @@ Tensor ChunkBuffer::kept_logits(const Tensor& weight_rows, int64_t bytes) {
   return multiply(at::empty({hidden_.size(0), weight_rows.size(0)}, hidden_.options()));
 }
 
-RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
-                             bool with_entropy, int64_t chunk_rows) {
+RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                             double scale, bool with_entropy, int64_t chunk_rows) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
-  Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
+  Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32),
+         target_logits = at::zeros({n}, f32);
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(weight.narrow(0, first, count)).to(at::kFloat);  // bf16: a copy, else the buffer
+    Tensor z = buffer.logits(weight.narrow(0, first, count))
+                   .to(at::kFloat);  // bf16: a copy, else the buffer
     z.mul_(scale);
     const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
     const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
@@ -78,13 +83,16 @@ RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const T
   return {target_logits - lse, lse, with_entropy ? sum.log() - weighted / sum : Tensor{}};
 }
 
-void gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
-                       const RowGradients& grads) {
+void gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale,
+                     const RowStatistics& rows, const RowGradients& grads) {
   const int64_t columns = logits.size(1);
-  Tensor dz = logits.to(at::kFloat).mul_(scale).sub_(rows.log_sum_exp.unsqueeze(1));  // log p, in the end the gradient
+  Tensor dz = logits.to(at::kFloat)
+                  .mul_(scale)
+                  .sub_(rows.log_sum_exp.unsqueeze(1));  // log p, in the end the gradient
   Tensor coefficient = grads.log_probs.unsqueeze(1);
   if (grads.entropy.defined()) {
-    coefficient = dz.add(rows.entropy.unsqueeze(1)).mul_(grads.entropy.unsqueeze(1)).add_(coefficient);
+    coefficient =
+        dz.add(rows.entropy.unsqueeze(1)).mul_(grads.entropy.unsqueeze(1)).add_(coefficient);
   }
   dz.exp_().mul_(coefficient).mul_(-scale);
   const Tensor in_chunk = at::logical_and(targets >= first, targets < first + columns);

@@ -22,16 +22,17 @@ struct RowGradients {
   at::Tensor entropy;    // f32 [N] or undefined
 };
 
-// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk; those of the first chunks in memory of
-// their own, if they are to be kept.
+// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at
+// every chunk; those of the first chunks in memory of their own, if they are to be kept.
 class ChunkBuffer {
  public:
   // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time.
   ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows);
-  // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same whatever N. Valid until the next
-  // call.
+  // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same
+  // whatever N. Valid until the next call.
   at::Tensor logits(const at::Tensor& weight_rows);
-  // The same in memory of their own while that of all of them is no more than `bytes`; undefined from the first that does not fit.
+  // The same in memory of their own while that of all of them is no more than `bytes`; undefined
+  // from the first that does not fit.
   at::Tensor kept_logits(const at::Tensor& weight_rows, int64_t bytes);
   // The next chunk's rows, whose logits are there: for weight_rows() alone.
   void take(const at::Tensor& weight_rows);
@@ -57,11 +58,14 @@ void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
   }
 }
 
-// The same passes by LibTorch's operators, for devices whose own kernels were put aside (head_rows.hpp); correct on the CPU too.
-RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double scale,
-                             bool with_entropy, int64_t chunk_rows);
-// The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into their place.
-void gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets, double scale,
-                           const RowStatistics& rows, const RowGradients& grads);
+// The same passes by LibTorch's operators, for devices whose own kernels were put aside
+// (head_rows.hpp); correct on the CPU too.
+RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& targets, double scale, bool with_entropy,
+                             int64_t chunk_rows);
+// The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into
+// their place.
+void gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets,
+                     double scale, const RowStatistics& rows, const RowGradients& grads);
 
 }  // namespace trireme::kernels

@@ -1,4 +1,5 @@
-// head_rows.hpp, a functor for each pass (exec.hpp): the operations of log_sum_exp_body.hpp in their order.
+// head_rows.hpp, a functor for each pass (exec.hpp): the operations of log_sum_exp_body.hpp in
+// their order.
 #pragma once
 
 #include <cmath>
@@ -39,7 +40,9 @@ struct ScanHeadRows {
       shared.of_lane[task] = best;
     });
     team.barrier();
-    team.each(rows, [&](int64_t row) { shared.max[row] = rescale(first + row, shared.of_lane + row * head_lanes); });
+    team.each(rows, [&](int64_t row) {
+      shared.max[row] = rescale(first + row, shared.of_lane + row * head_lanes);
+    });
     team.barrier();
     team.each(rows * head_lanes, [&](int64_t task) {
       const float max = shared.max[task / head_lanes];
@@ -53,15 +56,20 @@ struct ScanHeadRows {
       shared.weighted_of_lane[task] = weighted;
     });
     team.barrier();
-    team.each(rows, [&](int64_t row) { add(first + row, shared.of_lane + row * head_lanes, shared.weighted_of_lane + row * head_lanes); });
+    team.each(rows, [&](int64_t row) {
+      add(first + row, shared.of_lane + row * head_lanes,
+          shared.weighted_of_lane + row * head_lanes);
+    });
   }
 
  private:
   // f(z) for the elements of one lane of one row, in order.
   template <class F>
   TRIREME_KERNEL void each_of_lane(int64_t first, int64_t task, const F& f) const {
-    const T* logits = static_cast<const T*>(a.chunk.logits) + (first + task / head_lanes) * a.chunk.columns;
-    for (int64_t i = task % head_lanes; i < a.chunk.columns; i += head_lanes) f(widen(logits[i]) * a.chunk.scale);
+    const T* logits =
+        static_cast<const T*>(a.chunk.logits) + (first + task / head_lanes) * a.chunk.columns;
+    for (int64_t i = task % head_lanes; i < a.chunk.columns; i += head_lanes)
+      f(widen(logits[i]) * a.chunk.scale);
   }
 
   // Moves the row's sums to the larger maximum, which it returns.
@@ -69,7 +77,8 @@ struct ScanHeadRows {
     HeadRow seen{0, 0, -__builtin_inff(), 0};
     if (a.chunk.first > 0) seen = a.seen[row];
     float best = best_of_lane[0];
-    for (int64_t lane = 1; lane < head_lanes; ++lane) best = best > best_of_lane[lane] ? best : best_of_lane[lane];
+    for (int64_t lane = 1; lane < head_lanes; ++lane)
+      best = best > best_of_lane[lane] ? best : best_of_lane[lane];
     if (seen.sum > 0 && best > seen.max) {
       const double shift = static_cast<double>(seen.max) - static_cast<double>(best);
       const double factor = std::exp(shift);
@@ -81,7 +90,8 @@ struct ScanHeadRows {
     return seen.max;
   }
 
-  TRIREME_KERNEL void add(int64_t row, const float* sum_of_lane, const float* weighted_of_lane) const {
+  TRIREME_KERNEL void add(int64_t row, const float* sum_of_lane,
+                          const float* weighted_of_lane) const {
     double sum = 0, weighted = 0;
     for (int64_t lane = 0; lane < head_lanes; ++lane) {
       sum += static_cast<double>(sum_of_lane[lane]);
@@ -93,13 +103,17 @@ struct ScanHeadRows {
     if (a.chunk.first == 0) a.log_probs[row] = 0;
     const int64_t target = a.chunk.targets[row] - a.chunk.first;
     if (target >= 0 && target < a.chunk.columns) {
-      a.log_probs[row] = widen(static_cast<const T*>(a.chunk.logits)[row * a.chunk.columns + target]) * a.chunk.scale;
+      a.log_probs[row] =
+          widen(static_cast<const T*>(a.chunk.logits)[row * a.chunk.columns + target]) *
+          a.chunk.scale;
     }
     if (!a.last) return;
-    const float log_sum_exp = static_cast<float>(static_cast<double>(seen.max) + std::log(seen.sum));
+    const float log_sum_exp =
+        static_cast<float>(static_cast<double>(seen.max) + std::log(seen.sum));
     a.log_sum_exp[row] = log_sum_exp;
     a.log_probs[row] -= log_sum_exp;
-    if (a.with_entropy) a.entropy[row] = static_cast<float>(std::log(seen.sum) - seen.weighted / seen.sum);
+    if (a.with_entropy)
+      a.entropy[row] = static_cast<float>(std::log(seen.sum) - seen.weighted / seen.sum);
   }
 };
 
@@ -113,7 +127,8 @@ struct GradientHeadRow {
   TRIREME_KERNEL void operator()(const Team& team, int64_t row) const {
     T* logits = static_cast<T*>(a.chunk.logits) + row * a.chunk.columns;
     const float scale = a.chunk.scale, log_sum_exp = a.log_sum_exp[row];
-    const float slope = a.grad_log_probs[row], entropy_slope = a.grad_entropy != nullptr ? a.grad_entropy[row] : 0.f;
+    const float slope = a.grad_log_probs[row],
+                entropy_slope = a.grad_entropy != nullptr ? a.grad_entropy[row] : 0.f;
     const float factor = -scale * slope, entropy_factor = -scale * entropy_slope;
     const float entropy = entropy_slope != 0 ? a.entropy[row] : 0.f;
     const int64_t target = a.chunk.targets[row] - a.chunk.first;
@@ -122,8 +137,11 @@ struct GradientHeadRow {
       for (int j = 0; j < n; ++j) {
         const float log_p = widen(values.at[j]) * scale - log_sum_exp;
         const float p = exp_of_lane(log_p);
-        // One sum with the target's own term, rounded once: near a probability of 1 they nearly cancel.
-        const float slope_of_logit = entropy_slope != 0 ? p * (factor + entropy_factor * (finite_or_far(log_p) + entropy)) : p * factor;
+        // One sum with the target's own term, rounded once: near a probability of 1 they nearly
+        // cancel.
+        const float slope_of_logit =
+            entropy_slope != 0 ? p * (factor + entropy_factor * (finite_or_far(log_p) + entropy))
+                               : p * factor;
         values.at[j] = narrow<T>(i + j == target ? slope_of_logit + scale * slope : slope_of_logit);
       }
       neighbours<n>(logits + i) = values;

@@ -2,11 +2,13 @@
 
 namespace trireme::kernels {
 
-void int8_f32_avx512(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void int8_f32_avx512(const GemmArguments& a, int64_t first, int64_t last,
+                     const GemmScratch& scratch) {
   int8_range<Int8Wide<float>>(a, first, last, scratch);
   simd::leave();
 }
-void int8_bf16_avx512(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void int8_bf16_avx512(const GemmArguments& a, int64_t first, int64_t last,
+                      const GemmScratch& scratch) {
   int8_range<Int8Wide<uint16_t>>(a, first, last, scratch);
   simd::leave();
 }

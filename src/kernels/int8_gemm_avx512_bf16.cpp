@@ -2,7 +2,8 @@
 
 namespace trireme::kernels {
 
-void int8_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+void int8_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last,
+                           const GemmScratch& scratch) {
   int8_range<simd::Bf16Dot>(a, first, last, scratch);
   simd::leave();
 }

@@ -15,10 +15,14 @@ const LaneKernels& lane_kernels() {
 }
 
 AdamWFactors::AdamWFactors(const AdamWStep& s)
-    : clip(static_cast<float>(s.clip_factor)), decay(static_cast<float>(1 - s.lr * s.weight_decay)),
-      rate1(static_cast<float>(1 - s.beta1)), beta2(static_cast<float>(s.beta2)), rate2(static_cast<float>(1 - s.beta2)),
+    : clip(static_cast<float>(s.clip_factor)),
+      decay(static_cast<float>(1 - s.lr * s.weight_decay)),
+      rate1(static_cast<float>(1 - s.beta1)),
+      beta2(static_cast<float>(s.beta2)),
+      rate2(static_cast<float>(1 - s.beta2)),
       step_size(static_cast<float>(s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step))))),
-      root_scale(static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step))))),
+      root_scale(
+          static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step))))),
       eps(static_cast<float>(s.eps)) {}
 
 }  // namespace trireme::kernels

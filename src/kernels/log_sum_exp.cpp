@@ -6,10 +6,14 @@
 
 namespace trireme::kernels {
 
-float LogSumExp::log_sum_exp() const { return static_cast<float>(static_cast<double>(max) + std::log(sum)); }
+float LogSumExp::log_sum_exp() const {
+  return static_cast<float>(static_cast<double>(max) + std::log(sum));
+}
 float LogSumExp::entropy() const { return static_cast<float>(std::log(sum) - weighted / sum); }
 
-void update(LogSumExp& row, const float* logits, int64_t count, float scale) { lane_kernels().f32.update(row, logits, count, scale); }
+void update(LogSumExp& row, const float* logits, int64_t count, float scale) {
+  lane_kernels().f32.update(row, logits, count, scale);
+}
 void update(LogSumExp& row, const uint16_t* logits, int64_t count, float scale) {
   lane_kernels().bf16.update(row, logits, count, scale);
 }

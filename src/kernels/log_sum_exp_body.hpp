@@ -15,14 +15,18 @@ using trireme::kernels::SoftmaxGradient;
 constexpr float infinity = __builtin_inff();
 constexpr float lowest = -__FLT_MAX__;
 
-// Far below zero instead of -infinity: the exponential of both is 0, but only one of them times 0 is 0. A NaN stays one.
-TRIREME_LANES_INLINE lanes::Float finite(lanes::Float u) { return lanes::max(lanes::broadcast(-1e30f), u); }
+// Far below zero instead of -infinity: the exponential of both is 0, but only one of them times 0
+// is 0. A NaN stays one.
+TRIREME_LANES_INLINE lanes::Float finite(lanes::Float u) {
+  return lanes::max(lanes::broadcast(-1e30f), u);
+}
 
 template <class T>
 TRIREME_LANES_INLINE float chunk_max(const T* logits, int64_t count, float scale) {
   lanes::Float best = lanes::broadcast(lowest);
   int64_t i = 0;
-  for (; i + lanes::count <= count; i += lanes::count) best = lanes::max(best, lanes::load(logits + i) * scale);
+  for (; i + lanes::count <= count; i += lanes::count)
+    best = lanes::max(best, lanes::load(logits + i) * scale);
   if (i < count) best = lanes::max(best, lanes::load(logits + i, count - i, lowest) * scale);
   return lanes::horizontal_max(best);
 }
@@ -63,11 +67,13 @@ TRIREME_LANES_INLINE void gradient_row(const SoftmaxGradient& row, T* logits, in
   const auto gradient = [&](lanes::Float logit) __attribute__((always_inline)) {
     const lanes::Float log_p = logit * row.scale - row.log_sum_exp;
     const lanes::Float p = lanes::exp(log_p);
-    if constexpr (with_entropy) return p * (factor + entropy_factor * (finite(log_p) + row.entropy));
+    if constexpr (with_entropy)
+      return p * (factor + entropy_factor * (finite(log_p) + row.entropy));
     return p * factor;
   };
   int64_t i = 0;
-  for (; i + lanes::count <= count; i += lanes::count) lanes::store(logits + i, gradient(lanes::load(logits + i)));
+  for (; i + lanes::count <= count; i += lanes::count)
+    lanes::store(logits + i, gradient(lanes::load(logits + i)));
   if (i < count) lanes::store(logits + i, gradient(lanes::load(logits + i, count - i)), count - i);
 }
 

@@ -3,12 +3,13 @@
 #include <ATen/Parallel.h>
 
 #ifndef INTRA_OP_PARALLEL
-#error "at::parallel_for would be a loop on one thread: this file must be compiled with OpenMP (-fopenmp), as LibTorch was"
+#error "at::parallel_for would run on one thread: compile with OpenMP (-fopenmp), as LibTorch was"
 #endif
 
 namespace trireme::kernels {
 
-void parallel_for(int64_t begin, int64_t end, int64_t grain, const std::function<void(int64_t first, int64_t last)>& body) {
+void parallel_for(int64_t begin, int64_t end, int64_t grain,
+                  const std::function<void(int64_t first, int64_t last)>& body) {
   at::parallel_for(begin, end, grain, body);
 }
 

@@ -16,13 +16,15 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether a gradient for `weight` may be fp32 although the weight is bf16: what no bf16 number held needs no rounding to one.
+// Whether a gradient for `weight` may be fp32 although the weight is bf16: what no bf16 number held
+// needs no rounding to one.
 bool takes_float_gradient(const Tensor& weight) {
   return weight.requires_grad() && weight.is_leaf() && weight.grad_dtype() == at::kFloat;
 }
 
 struct Linear : torch::autograd::Function<Linear> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const std::optional<Tensor>& bias) {
     const Tensor padded = pad_rows(x);
     const Tensor out = at::empty({padded.size(0), weight.size(0)}, x.options());
     multiply_rows(out, padded, weight, bias);
@@ -37,7 +39,9 @@ struct Linear : torch::autograd::Function<Linear> {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1];
     const Tensor dy = gradients[0].contiguous();
-    const auto type_of = [&](const char* name) { return context->saved_data[name].toBool() ? at::kFloat : x.scalar_type(); };
+    const auto type_of = [&](const char* name) {
+      return context->saved_data[name].toBool() ? at::kFloat : x.scalar_type();
+    };
     Tensor dx, dweight, dbias;
     if (context->needs_input_grad(0)) {
       dx = at::empty(x.sizes(), x.options());
@@ -47,18 +51,21 @@ struct Linear : torch::autograd::Function<Linear> {
       if (const Tensor slot = own_gradient(weight); slot.defined()) {
         multiply(slot, dy.t(), x, Sum::add);
       } else {
-        dweight = at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
+        dweight =
+            at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
         multiply(dweight, dy.t(), x);
       }
     }
-    if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2)) dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
+    if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2))
+      dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
     return {dx, dweight, dbias};
   }
 };
 
 }  // namespace
 
-// 32 is also enough for shapes so small that oneDNN would leave them to other code (M K N up to 4096).
+// 32 is also enough for shapes so small that oneDNN would leave them to other code (M K N up to
+// 4096).
 int64_t invariant_rows() { return std::max<int64_t>(block_rows, 8 * at::get_num_threads()); }
 
 Tensor pad_rows(const Tensor& x) {

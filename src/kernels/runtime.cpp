@@ -28,7 +28,8 @@ Runtime::~Runtime() {
 
 const char* runtime_name() {
   static const std::string name = "Kokkos " + std::to_string(KOKKOS_VERSION / 10000) + "." +
-                                  std::to_string(KOKKOS_VERSION / 100 % 100) + "." + std::to_string(KOKKOS_VERSION % 100) + ", " +
+                                  std::to_string(KOKKOS_VERSION / 100 % 100) + "." +
+                                  std::to_string(KOKKOS_VERSION % 100) + ", " +
                                   Kokkos::DefaultHostExecutionSpace::name();
   return name.c_str();
 }

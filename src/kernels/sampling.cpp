@@ -14,11 +14,13 @@ namespace {
 // What `body` returns for the row's kernels and data.
 template <class Body>
 auto with_kernels(const LogitsRow& row, const Body& body) {
-  if (row.type == ElementType::f32) return body(lane_kernels().f32, static_cast<const float*>(row.data));
+  if (row.type == ElementType::f32)
+    return body(lane_kernels().f32, static_cast<const float*>(row.data));
   return body(lane_kernels().bf16, static_cast<const uint16_t*>(row.data));
 }
 
-// Mass of a running sum in units of exp(z - max); nothing where each of its fp32 terms would be 0 in these units.
+// Mass of a running sum in units of exp(z - max); nothing where each of its fp32 terms would be 0
+// in these units.
 double mass(const LogSumExp& row, float max) {
   if (!(row.max - max >= -87.f)) return 0;
   return row.sum * std::exp(static_cast<double>(row.max) - static_cast<double>(max));
@@ -26,7 +28,8 @@ double mass(const LogSumExp& row, float max) {
 
 bool before(const Candidate& a, const Candidate& b) { return a.z != b.z ? a.z > b.z : a.id < b.id; }
 
-// Candidates, best first, of which only a beginning that has been asked for is sorted: what top-k and top-p keep is small mostly.
+// Candidates, best first, of which only a beginning that has been asked for is sorted: what top-k
+// and top-p keep is small mostly.
 class BestFirst {
  public:
   BestFirst(std::vector<Candidate> candidates, int64_t top_k) : all_(std::move(candidates)) {
@@ -42,7 +45,8 @@ class BestFirst {
   // The first `count`, in the order of their ids.
   std::vector<Candidate> by_id(size_t count) && {
     all_.resize(count);
-    std::sort(all_.begin(), all_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    std::sort(all_.begin(), all_.end(),
+              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
     return std::move(all_);
   }
 
@@ -62,7 +66,8 @@ class BestFirst {
 }  // namespace
 
 float LogitsRow::operator[](int64_t i) const {
-  return type == ElementType::f32 ? static_cast<const float*>(data)[i] : base::bf16_to_float(static_cast<const uint16_t*>(data)[i]);
+  return type == ElementType::f32 ? static_cast<const float*>(data)[i]
+                                  : base::bf16_to_float(static_cast<const uint16_t*>(data)[i]);
 }
 
 void accumulate(const LogitsRow& row, float scale, std::vector<LogSumExp>& after) {
@@ -80,7 +85,9 @@ void accumulate(const LogitsRow& row, float scale, std::vector<LogSumExp>& after
 }
 
 int64_t argmax(const LogitsRow& row) {
-  return with_kernels(row, [&](const auto& kernels, const auto* logits) { return kernels.argmax(logits, row.count); });
+  return with_kernels(row, [&](const auto& kernels, const auto* logits) {
+    return kernels.argmax(logits, row.count);
+  });
 }
 
 LogSumExp combine(std::span<const LogSumExp> slices) {
@@ -98,7 +105,8 @@ SliceChoice choose_slice(std::span<const LogSumExp> slices, const LogSumExp& tot
   for (size_t i = 0; i < slices.size(); ++i) {
     const double own = mass(slices[i], total.max);
     if (own <= 0) continue;
-    const double unit = std::exp(static_cast<double>(total.max) - static_cast<double>(slices[i].max));
+    const double unit =
+        std::exp(static_cast<double>(total.max) - static_cast<double>(slices[i].max));
     choice = {i, (target - sum) * unit};
     sum += own;
     if (sum > target) break;
@@ -106,7 +114,8 @@ SliceChoice choose_slice(std::span<const LogSumExp> slices, const LogSumExp& tot
   return choice;
 }
 
-int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumExp> after, double target) {
+int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumExp> after,
+                     double target) {
   const float max = after.back().max;
   size_t chunk = 0;
   double sum = 0;
@@ -122,29 +131,37 @@ int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumEx
   });
 }
 
-void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, float threshold, std::vector<Candidate>& out) {
+void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, float threshold,
+                        std::vector<Candidate>& out) {
   std::array<int32_t, candidate_block> index;
   std::array<float, candidate_block> z;
   for (int64_t first = 0; first < row.count; first += candidate_block) {
     const int64_t found = with_kernels(row, [&](const auto& kernels, const auto* logits) {
-      return kernels.at_least(logits + first, std::min(candidate_block, row.count - first), scale, threshold, index.data(), z.data());
+      return kernels.at_least(logits + first, std::min(candidate_block, row.count - first), scale,
+                              threshold, index.data(), z.data());
     });
-    for (size_t i = 0; i < static_cast<size_t>(found); ++i) out.push_back({z[i], static_cast<int32_t>(first_id + first) + index[i]});
+    for (size_t i = 0; i < static_cast<size_t>(found); ++i)
+      out.push_back({z[i], static_cast<int32_t>(first_id + first) + index[i]});
   }
 }
 
-bool sufficient(std::span<const Candidate> candidates, const Truncation& truncation, const LogSumExp& total) {
+bool sufficient(std::span<const Candidate> candidates, const Truncation& truncation,
+                const LogSumExp& total) {
   if (candidates.empty()) return false;
   if (truncation.top_k > 0) return static_cast<int64_t>(candidates.size()) >= truncation.top_k;
   double sum = 0;
-  for (const Candidate& c : candidates) sum += std::exp(static_cast<double>(c.z) - static_cast<double>(total.max));
+  for (const Candidate& c : candidates)
+    sum += std::exp(static_cast<double>(c.z) - static_cast<double>(total.max));
   return sum >= truncation.top_p * total.sum;
 }
 
-TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, const LogSumExp& all, float uniform) {
+TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation,
+                             const LogSumExp& all, float uniform) {
   BestFirst ordered(std::move(candidates), truncation.top_k);
   const auto best = static_cast<double>(ordered[0].z);
-  const auto weight = [best](const Candidate& c) { return std::exp(static_cast<double>(c.z) - best); };
+  const auto weight = [best](const Candidate& c) {
+    return std::exp(static_cast<double>(c.z) - best);
+  };
   double total = all.sum * std::exp(static_cast<double>(all.max) - best);
   if (truncation.top_k > 0) {
     total = 0;
@@ -152,7 +169,8 @@ TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation
   }
   double kept = 0;
   size_t count = 0;
-  while (count < ordered.size() && (count == 0 || kept < truncation.top_p * total)) kept += weight(ordered[count++]);
+  while (count < ordered.size() && (count == 0 || kept < truncation.top_p * total))
+    kept += weight(ordered[count++]);
   const std::vector<Candidate> in_order = std::move(ordered).by_id(count);
   const double target = static_cast<double>(uniform) * kept;
   double sum = 0;

@@ -16,7 +16,8 @@ template <class T>
 int64_t argmax(const T* logits, int64_t count) {
   namespace lanes = trireme::kernels::lanes;
   lanes::Float best = lanes::broadcast(-__FLT_MAX__);
-  for (int64_t i = 0; i < count; i += lanes::count) best = lanes::max(best, take(logits + i, count - i));
+  for (int64_t i = 0; i < count; i += lanes::count)
+    best = lanes::max(best, take(logits + i, count - i));
   const float wanted = lanes::horizontal_max(best);
   for (int64_t i = 0; i < count; i += lanes::count) {
     const lanes::Float v = take(logits + i, count - i);
@@ -33,7 +34,8 @@ int64_t pass(const T* logits, int64_t begin, int64_t end, float scale, float max
   double sum = 0;
   int64_t last = begin;
   for (int64_t i = begin; i < end; i += lanes::count) {
-    const lanes::Float p = lanes::exp(lanes::max(take(logits + i, end - i) * scale - max, lanes::broadcast(-1e30f)));
+    const lanes::Float p =
+        lanes::exp(lanes::max(take(logits + i, end - i) * scale - max, lanes::broadcast(-1e30f)));
     for (int64_t j = 0; j < lanes::count && i + j < end; ++j) {
       sum += static_cast<double>(p[j]);
       if (p[j] > 0) last = i + j;
@@ -44,7 +46,8 @@ int64_t pass(const T* logits, int64_t begin, int64_t end, float scale, float max
 }
 
 template <class T>
-int64_t at_least(const T* logits, int64_t count, float scale, float threshold, int32_t* index, float* z) {
+int64_t at_least(const T* logits, int64_t count, float scale, float threshold, int32_t* index,
+                 float* z) {
   namespace lanes = trireme::kernels::lanes;
   int64_t found = 0;
   for (int64_t i = 0; i < count; i += lanes::count) {

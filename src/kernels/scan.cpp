@@ -23,24 +23,28 @@ struct MomentSums {
 
 }  // namespace
 
-void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask, float gamma, float lambda,
-         float* advantages, float* returns) {
-  exec::for_each_team("gae", sequences.sequences,
-                      GaeScan{sequences.cu_seqlens, values, rewards, mask, gamma, lambda, advantages, returns});
+void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask,
+         float gamma, float lambda, float* advantages, float* returns) {
+  exec::for_each_team(
+      "gae", sequences.sequences,
+      GaeScan{sequences.cu_seqlens, values, rewards, mask, gamma, lambda, advantages, returns});
 }
 
-void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask, float gamma, float* returns) {
-  exec::for_each_team("returns", sequences.sequences, ReturnScan{sequences.cu_seqlens, rewards, mask, gamma, returns});
+void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask,
+                        float gamma, float* returns) {
+  exec::for_each_team("returns", sequences.sequences,
+                      ReturnScan{sequences.cu_seqlens, rewards, mask, gamma, returns});
 }
 
 MaskedMoments masked_moments(const float* x, const uint8_t* mask, int64_t count, double center) {
-  const auto sums = exec::reduce<MomentSums>("masked_moments", count, [=](int64_t i, MomentSums& total) {
-    if (mask[i] == 0) return;
-    const double d = static_cast<double>(x[i]) - center;
-    total.count += 1;
-    total.sum += d;
-    total.squares += d * d;
-  });
+  const auto sums =
+      exec::reduce<MomentSums>("masked_moments", count, [=](int64_t i, MomentSums& total) {
+        if (mask[i] == 0) return;
+        const double d = static_cast<double>(x[i]) - center;
+        total.count += 1;
+        total.sum += d;
+        total.squares += d * d;
+      });
   return {sums.count, sums.sum, sums.squares};
 }
 

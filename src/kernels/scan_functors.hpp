@@ -1,4 +1,5 @@
-// Reverse scans, a sequence per team: the recursion goes through one thread, whose order of additions is that of the formula.
+// Reverse scans, a sequence per team: the recursion goes through one thread, whose order of
+// additions is that of the formula.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct GaeScan {
     float next_value = 0.f;
     float next_advantage = 0.f;
     for (int64_t t = cu_seqlens[sequence + 1] - 1; t >= cu_seqlens[sequence]; --t) {
-      const bool action = mask[t] != 0;  // selected, not multiplied: what lies under the mask may be NaN
+      const bool action =
+          mask[t] != 0;  // selected, not multiplied: what lies under the mask may be NaN
       const float value = action ? values[t] : 0.f;
       const float reward = action ? rewards[t] : 0.f;
       const float delta = reward + gamma * next_value - value;

@@ -1,4 +1,5 @@
-// Rows to columns in registers: w[i] lane j = unit i of row j, for `width` rows and column_units units.
+// Rows to columns in registers: w[i] lane j = unit i of row j, for `width` rows and column_units
+// units.
 #pragma once
 
 #include "kernels/simd.hpp"
@@ -54,8 +55,10 @@ TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[colum
     const auto* high = reinterpret_cast<const float*>(from + (i + 4) * row_bytes);
     r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
   }
-  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
-  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1])),
+                b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3])),
+                d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
   w[0] = (Word)_mm256_unpacklo_pd(a, c);
   w[1] = (Word)_mm256_unpackhi_pd(a, c);
   w[2] = (Word)_mm256_unpacklo_pd(b, d);
@@ -67,8 +70,10 @@ TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[colum
 TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[column_units]) {
   const Word r0 = load<Word>(from), r1 = load<Word>(from + row_bytes);
   const Word r2 = load<Word>(from + 2 * row_bytes), r3 = load<Word>(from + 3 * row_bytes);
-  const Word a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const Word c = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  const Word a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+             b = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Word c = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+             d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
   w[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
   w[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
   w[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);

@@ -25,23 +25,28 @@ using torch::autograd::variable_list;
 
 // The bits of a bf16 tensor, or its floats.
 float* values(const Tensor& t, float) { return t.mutable_data_ptr<float>(); }
-uint16_t* values(const Tensor& t, uint16_t) { return reinterpret_cast<uint16_t*>(t.mutable_data_ptr<at::BFloat16>()); }
+uint16_t* values(const Tensor& t, uint16_t) {
+  return reinterpret_cast<uint16_t*>(t.mutable_data_ptr<at::BFloat16>());
+}
 float as_float(float x) { return x; }
-float as_float(uint16_t bits) { return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits())); }
+float as_float(uint16_t bits) {
+  return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits()));
+}
 float rounded(float x, float) { return x; }
 uint16_t rounded(float x, uint16_t) { return c10::BFloat16(x).x; }
 
 // One chunk of the forward pass on the CPU.
 template <class T>
-void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale, bool with_entropy,
-                std::vector<LogSumExp>& rows, float* target_logits) {
+void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale,
+                bool with_entropy, std::vector<LogSumExp>& rows, float* target_logits) {
   const int64_t columns = logits.size(1);
   const T* z = values(logits, T{});
   parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       LogSumExp& row = rows[static_cast<size_t>(i)];
       const T* row_logits = z + i * columns;
-      with_entropy ? update_with_entropy(row, row_logits, columns, scale) : update(row, row_logits, columns, scale);
+      with_entropy ? update_with_entropy(row, row_logits, columns, scale)
+                   : update(row, row_logits, columns, scale);
       const int64_t target = targets[i] - first;
       if (target >= 0 && target < columns) target_logits[i] = as_float(row_logits[target]) * scale;
     }
@@ -49,11 +54,13 @@ void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, flo
 }
 
 // `kept`: gets the logits of the first chunks, as many as fit.
-RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets, float scale, bool with_entropy,
-                          int64_t chunk_rows, int64_t kept_bytes, std::vector<Tensor>& kept) {
+RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                          float scale, bool with_entropy, int64_t chunk_rows, int64_t kept_bytes,
+                          std::vector<Tensor>& kept) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
-  RowStatistics out{at::zeros({n}, f32), at::empty({n}, f32), with_entropy ? at::empty({n}, f32) : Tensor{}};
+  RowStatistics out{at::zeros({n}, f32), at::empty({n}, f32),
+                    with_entropy ? at::empty({n}, f32) : Tensor{}};
   std::vector<LogSumExp> rows(static_cast<size_t>(n));
   float* log_probs = out.log_probs.mutable_data_ptr<float>();
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
@@ -80,14 +87,15 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
 
 // Turns a chunk of logits into the gradient with respect to them, in place.
 template <class T>
-void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale, const RowStatistics& rows,
-                    const RowGradients& grads) {
+void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale,
+                    const RowStatistics& rows, const RowGradients& grads) {
   const int64_t columns = logits.size(1);
   T* z = values(logits, T{});
   const float* lse = rows.log_sum_exp.const_data_ptr<float>();
   const float* grad = grads.log_probs.const_data_ptr<float>();
   const float* entropy = grads.entropy.defined() ? rows.entropy.const_data_ptr<float>() : nullptr;
-  const float* grad_entropy = grads.entropy.defined() ? grads.entropy.const_data_ptr<float>() : nullptr;
+  const float* grad_entropy =
+      grads.entropy.defined() ? grads.entropy.const_data_ptr<float>() : nullptr;
   parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* row = z + i * columns;
@@ -98,7 +106,8 @@ void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets,
       }
       const int64_t target = targets[i] - first;
       const bool here = target >= 0 && target < columns;
-      // The target's own gradient nearly cancels where its probability is near 1: in fp32, rounded once.
+      // The target's own gradient nearly cancels where its probability is near 1: in fp32, rounded
+      // once.
       float own = here ? as_float(row[target]) : 0;
       softmax_gradient(g, row, columns);
       if (!here) continue;
@@ -121,13 +130,16 @@ HeadChunk chunk_of(const Tensor& logits, int64_t first, const Tensor& targets, d
 }
 
 // By the program's own kernels for devices.
-RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden,
+                                 const Tensor& weight, const Tensor& targets, double scale,
                                  bool with_entropy, int64_t chunk_rows) {
   const int64_t n = hidden.size(0), vocabulary = weight.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
-  RowStatistics out{at::empty({n}, f32), at::empty({n}, f32), with_entropy ? at::empty({n}, f32) : Tensor{}};
+  RowStatistics out{at::empty({n}, f32), at::empty({n}, f32),
+                    with_entropy ? at::empty({n}, f32) : Tensor{}};
   static_assert(sizeof(HeadRow) % sizeof(double) == 0);
-  const Tensor seen = at::empty({n, sizeof(HeadRow) / sizeof(double)}, hidden.options().dtype(at::kDouble));
+  const Tensor seen =
+      at::empty({n, sizeof(HeadRow) / sizeof(double)}, hidden.options().dtype(at::kDouble));
   ChunkBuffer buffer(hidden, std::min(chunk_rows, vocabulary));
   for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
     HeadScan scan;
@@ -144,7 +156,8 @@ RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden, 
 }
 
 // Turns a chunk of logits into the gradient with respect to them, in place.
-void gradient_by_kernels(const HeadKernels& head, const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
+void gradient_by_kernels(const HeadKernels& head, const Tensor& logits, int64_t first,
+                         const Tensor& targets, double scale, const RowStatistics& rows,
                          const RowGradients& grads) {
   HeadGradient gradient;
   gradient.chunk = chunk_of(logits, first, targets, scale);
@@ -158,7 +171,8 @@ void gradient_by_kernels(const HeadKernels& head, const Tensor& logits, int64_t 
 }
 
 // Who computes: the host's kernels, the device's, or LibTorch's operators on a device.
-void gradient_of_chunk(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows, const RowGradients& grads) {
+void gradient_of_chunk(const Tensor& logits, int64_t first, const Tensor& targets, double scale,
+                       const RowStatistics& rows, const RowGradients& grads) {
   if (!on_host(logits.device())) {
     const DeviceKernels* device = device_kernels();
     if (device == nullptr) {
@@ -168,20 +182,25 @@ void gradient_of_chunk(const Tensor& logits, int64_t first, const Tensor& target
     }
     return;
   }
-  const auto gradient = logits.scalar_type() == at::kFloat ? gradient_chunk<float> : gradient_chunk<uint16_t>;
-  gradient(logits, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows, grads);
+  const auto gradient =
+      logits.scalar_type() == at::kFloat ? gradient_chunk<float> : gradient_chunk<uint16_t>;
+  gradient(logits, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows,
+           grads);
 }
 
 struct HeadGradients {
   Tensor hidden;  // [N, D], type of hidden; undefined when not needed
-  Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own gradient
+  Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own
+                  // gradient
 };
 
-HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale, int64_t chunk_rows,
-                              const RowStatistics& rows, const RowGradients& grads, bool want_hidden, bool want_weight,
+HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                              double scale, int64_t chunk_rows, const RowStatistics& rows,
+                              const RowGradients& grads, bool want_hidden, bool want_weight,
                               std::vector<Tensor> kept) {
   HeadGradients out;
-  Tensor hidden_sum = want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
+  Tensor hidden_sum =
+      want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
   const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
   const int64_t rows_at_a_time = std::min(chunk_rows, weight.size(0));
   if (want_weight && !own.defined()) out.weight = at::empty(weight.sizes(), weight.options());
@@ -207,23 +226,29 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   return out;
 }
 
-RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale, bool with_entropy,
-                             int64_t chunk_rows, int64_t kept_bytes, std::vector<Tensor>& kept) {
+RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                             double scale, bool with_entropy, int64_t chunk_rows,
+                             int64_t kept_bytes, std::vector<Tensor>& kept) {
   trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
   if (!on_host(hidden.device())) {
     const DeviceKernels* device = device_kernels();
-    if (device == nullptr) return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
-    return forward_by_kernels(device->head, hidden, weight, targets, scale, with_entropy, chunk_rows);
+    if (device == nullptr)
+      return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
+    return forward_by_kernels(device->head, hidden, weight, targets, scale, with_entropy,
+                              chunk_rows);
   }
-  return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows, kept_bytes, kept);
+  return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows,
+                     kept_bytes, kept);
 }
 
 // Returns {log_probs} or {log_probs, entropy}.
 struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
-  static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                               double scale, bool with_entropy, bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes) {
+  static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
+                               const Tensor& targets, double scale, bool with_entropy,
+                               bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes) {
     std::vector<Tensor> kept;
-    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows, kept_bytes, kept);
+    const RowStatistics rows =
+        forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows, kept_bytes, kept);
     context->saved_data["kept"] = std::move(kept);
     context->saved_data["scale"] = scale;
     context->saved_data["chunk_rows"] = chunk_rows;
@@ -240,48 +265,62 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     trace::Region region{"log_probs backward", trace::no_argument, trace::Category::kernel};
     const variable_list saved = context->get_saved_variables();
-    const bool with_entropy = context->saved_data["entropy_gradient"].toBool() && grads[1].defined();
+    const bool with_entropy =
+        context->saved_data["entropy_gradient"].toBool() && grads[1].defined();
     RowStatistics rows{{}, saved[3], with_entropy ? saved[4] : Tensor{}};
     RowGradients flow{grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[3]),
                       with_entropy ? grads[1].contiguous() : Tensor{}};
     // Gradients take the place of the kept logits: another pass over the same graph has none.
     std::vector<Tensor> kept = context->saved_data["kept"].toTensorVector();
     context->saved_data["kept"] = std::vector<Tensor>{};
-    const HeadGradients out = backward_chunks(saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
-                                              context->saved_data["chunk_rows"].toInt(), rows, flow, context->needs_input_grad(0),
-                                              context->needs_input_grad(1), std::move(kept));
+    const HeadGradients out = backward_chunks(
+        saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
+        context->saved_data["chunk_rows"].toInt(), rows, flow, context->needs_input_grad(0),
+        context->needs_input_grad(1), std::move(kept));
     return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
   }
 };
 
-void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature, int64_t chunk_rows) {
-  VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) > 0,
+void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature,
+           int64_t chunk_rows) {
+  VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
+               weight.size(0) > 0,
            ExitCode::internal, "token_log_probs: hidden and weight have shapes that do not fit");
-  const auto known = [](const Tensor& t) { return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16; };
-  VALIDATE(known(hidden) && known(weight) && (hidden.scalar_type() == weight.scalar_type() || hidden.scalar_type() == at::kFloat), ExitCode::internal,
-           "token_log_probs: hidden and weight must be float or bfloat16, and a bfloat16 hidden has a bfloat16 weight");
-  VALIDATE(targets.dim() == 1 && targets.size(0) == hidden.size(0) && targets.scalar_type() == at::kLong,
-           ExitCode::internal, "token_log_probs: targets must be int64 [N]");
-  VALIDATE(temperature > 0 && chunk_rows > 0, ExitCode::internal, "token_log_probs: temperature and chunk must be positive");
+  const auto known = [](const Tensor& t) {
+    return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16;
+  };
+  VALIDATE(known(hidden) && known(weight) &&
+               (hidden.scalar_type() == weight.scalar_type() || hidden.scalar_type() == at::kFloat),
+           ExitCode::internal,
+           "token_log_probs: hidden and weight must be float or bfloat16, and a bfloat16 hidden "
+           "has a bfloat16 weight");
+  VALIDATE(
+      targets.dim() == 1 && targets.size(0) == hidden.size(0) && targets.scalar_type() == at::kLong,
+      ExitCode::internal, "token_log_probs: targets must be int64 [N]");
+  VALIDATE(temperature > 0 && chunk_rows > 0, ExitCode::internal,
+           "token_log_probs: temperature and chunk must be positive");
   if (!targets.is_cpu()) return;
   for (int64_t i = 0; i < targets.size(0); ++i) {
     const int64_t target = targets.const_data_ptr<int64_t>()[i];
-    VALIDATE(target >= 0 && target < weight.size(0), ExitCode::bad_data, "token id ", target, " at row ", i,
-             " is outside the vocabulary of ", weight.size(0), " tokens: the tokenizer does not belong to this model");
+    VALIDATE(target >= 0 && target < weight.size(0), ExitCode::bad_data, "token id ", target,
+             " at row ", i, " is outside the vocabulary of ", weight.size(0),
+             " tokens: the tokenizer does not belong to this model");
   }
 }
 
 }  // namespace
 
-TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature,
-                              Entropy entropy, int64_t chunk_rows, int64_t kept_bytes) {
+TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                              double temperature, Entropy entropy, int64_t chunk_rows,
+                              int64_t kept_bytes) {
   const Tensor dense_targets = targets.contiguous();
   check(hidden, weight, dense_targets, temperature, chunk_rows);
   const bool with_entropy = entropy != Entropy::skip;
-  const bool differentiated = at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
-  const variable_list out =
-      TokenLogProbsFunction::apply(hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
-                                   entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0);
+  const bool differentiated =
+      at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
+  const variable_list out = TokenLogProbsFunction::apply(
+      hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
+      entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0);
   return {out[0], with_entropy ? out[1] : Tensor{}};
 }
 

@@ -34,11 +34,16 @@ const TrainingAttention<uint16_t>& training_bf16() {
 
 AttentionTeam::AttentionTeam(int64_t tokens, int64_t heads_of_group)
     : added_(static_cast<size_t>(heads_of_group * base::ceil_div(tokens, attention_block)), 0) {}
-AttentionTeam::AttentionTeam(int64_t tokens, int64_t heads_of_group, int64_t head_dim) : AttentionTeam(tokens, heads_of_group) {
-  dk_.resize(static_cast<size_t>(base::round_up(tokens, attention_block) * base::round_up<int64_t>(head_dim, 16)), 0.f);
+AttentionTeam::AttentionTeam(int64_t tokens, int64_t heads_of_group, int64_t head_dim)
+    : AttentionTeam(tokens, heads_of_group) {
+  dk_.resize(static_cast<size_t>(base::round_up(tokens, attention_block) *
+                                 base::round_up<int64_t>(head_dim, 16)),
+             0.f);
   dv_ = dk_;
 }
-AttentionTeam::Shared AttentionTeam::shared() { return {&next_, added_.data(), dk_.data(), dv_.data()}; }
+AttentionTeam::Shared AttentionTeam::shared() {
+  return {&next_, added_.data(), dk_.data(), dv_.data()};
+}
 
 AttentionScratch::~AttentionScratch() {
   for (int i = 0; i < count_; ++i) std::free(parts_[i]);

@@ -1,7 +1,8 @@
 // The training attention, written once for every instruction set: included by
 // training_attention_{avx512_bf16,avx512,avx2,portable}.cpp.
-// Legend: an operand's words are what one multiply-add lane takes from memory: fp32 (bf16 widened, where two steps make a pair), or
-// pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with zeros behind hd. Queries go in blocks of 64, keys in chunks of 512.
+// Legend: an operand's words are what one multiply-add lane takes from memory: fp32 (bf16 widened,
+// where two steps make a pair), or pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with
+// zeros behind hd. Queries go in blocks of 64, keys in chunks of 512.
 #pragma once
 
 #include <cstring>
@@ -31,10 +32,10 @@ constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit -
 template <class Ops>
 struct Packing {
   using Element = typename Ops::Element;
-  static constexpr bool widened = Ops::steps == 2;                           // bf16 as fp32, one a word
-  static constexpr int64_t per_word = Ops::per_unit / Ops::steps;            // elements
-  static constexpr int64_t together = Ops::steps;                            // words whose order Ops give
-  static TRIREME_SIMD uint32_t word(Element value) {                         // of one element
+  static constexpr bool widened = Ops::steps == 2;                 // bf16 as fp32, one a word
+  static constexpr int64_t per_word = Ops::per_unit / Ops::steps;  // elements
+  static constexpr int64_t together = Ops::steps;                  // words whose order Ops give
+  static TRIREME_SIMD uint32_t word(Element value) {               // of one element
     if constexpr (widened) return static_cast<uint32_t>(value) << 16;
     uint32_t out = 0;
     std::memcpy(&out, &value, sizeof value);
@@ -43,7 +44,8 @@ struct Packing {
   // `width` values rounded to the element type, as words (or, for pairs, as elements).
   static TRIREME_SIMD void put(uint32_t* to, int64_t at, Float value) {
     if constexpr (widened) {
-      simd::put(reinterpret_cast<float*>(to) + at, simd::rounded(value, static_cast<const Element*>(nullptr)));
+      simd::put(reinterpret_cast<float*>(to) + at,
+                simd::rounded(value, static_cast<const Element*>(nullptr)));
     } else {
       simd::put(reinterpret_cast<Element*>(to) + at, value);
     }
@@ -55,7 +57,8 @@ T* take(AttentionScratch& scratch, int64_t count) {
   return static_cast<T*>(scratch.zeroed(count * static_cast<int64_t>(sizeof(T))));
 }
 
-// A left operand, whose words are broadcast: word (row, k) at data[row * row_stride + k * k_stride].
+// A left operand, whose words are broadcast: word (row, k) at data[row * row_stride + k *
+// k_stride].
 struct Left {
   const uint32_t* data;
   int64_t row_stride, k_stride;
@@ -68,11 +71,13 @@ struct Right {
 
 // c[0..4) [width * vectors] (+)= a x b over words [0, k), in order.
 template <class Ops, int vectors>
-TRIREME_SIMD void tile(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride, int64_t k, bool add) {
+TRIREME_SIMD void tile(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride,
+                       int64_t k, bool add) {
   constexpr int64_t together = Packing<Ops>::together;
   Float sums[tile_rows][vectors];
   for (int r = 0; r < tile_rows; ++r) {
-    for (int j = 0; j < vectors; ++j) sums[r][j] = add ? simd::load(c + r * c_stride + width * j) : Float{};
+    for (int j = 0; j < vectors; ++j)
+      sums[r][j] = add ? simd::load(c + r * c_stride + width * j) : Float{};
   }
   for (int64_t i = 0; i < k; i += together) {
     for (int64_t s = 0; s < together; ++s) {
@@ -91,7 +96,8 @@ TRIREME_SIMD void tile(Left a, const uint32_t* b, int64_t b_stride, float* c, in
 }
 
 template <class Ops>
-void tile_columns(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t k, bool add) {
+void tile_columns(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride,
+                  int64_t rows, int64_t columns, int64_t k, bool add) {
   const int64_t vectors = columns / width < tile_vectors ? columns / width : tile_vectors;
   for (int64_t row = 0; row < rows; row += tile_rows) {
     const Left left{a.data + row * a.row_stride, a.row_stride, a.k_stride};
@@ -109,27 +115,35 @@ void tile_columns(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t
   }
 }
 
-// c [m, n] (+)= a [m, k] x b [k, n]; m a multiple of 4, n of 16, k in words, an even number where they go in pairs.
+// c [m, n] (+)= a [m, k] x b [k, n]; m a multiple of 4, n of 16, k in words, an even number where
+// they go in pairs.
 template <class Ops>
-void multiply(Left a, Right b, float* c, int64_t c_stride, int64_t m, int64_t n, int64_t k, bool add) {
+void multiply(Left a, Right b, float* c, int64_t c_stride, int64_t m, int64_t n, int64_t k,
+              bool add) {
   constexpr int64_t columns = tile_vectors * width;
   for (int64_t step = 0; step < k; step += block_steps) {
     const int64_t steps = k - step < block_steps ? k - step : block_steps;
     const Left left{a.data + step * a.k_stride, a.row_stride, a.k_stride};
     for (int64_t column = 0; column < n; column += columns) {
-      const uint32_t* right = b.data + column / block_columns * b.block + step * b.stride + column % block_columns;
-      tile_columns<Ops>(left, right, b.stride, c + column, c_stride, m, n - column, steps, add || step > 0);
+      const uint32_t* right =
+          b.data + column / block_columns * b.block + step * b.stride + column % block_columns;
+      tile_columns<Ops>(left, right, b.stride, c + column, c_stride, m, n - column, steps,
+                        add || step > 0);
     }
   }
 }
 
-// [tokens, hd] rows at `stride` to a right operand [words of hd][tokens] (the transpose), in blocks of 64 tokens.
+// [tokens, hd] rows at `stride` to a right operand [words of hd][tokens] (the transpose), in blocks
+// of 64 tokens.
 template <class Ops>
-void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t block, uint32_t* out) {
+void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t tokens,
+                     int64_t head_dim, int64_t block, uint32_t* out) {
   using Element = typename Ops::Element;
-  const int64_t units = head_dim / Ops::per_unit / simd::column_units * simd::column_units;  // that whole vectors take
+  const int64_t units = head_dim / Ops::per_unit / simd::column_units *
+                        simd::column_units;  // that whole vectors take
   const auto set = [&](int64_t token, int64_t d) __attribute__((always_inline)) {
-    uint32_t* to = out + token / block_columns * block + d / Packing<Ops>::per_word * block_columns + token % block_columns;
+    uint32_t* to = out + token / block_columns * block +
+                   d / Packing<Ops>::per_word * block_columns + token % block_columns;
     const uint32_t word = Packing<Ops>::word(from[token * stride + d]);
     *to = Packing<Ops>::per_word == 2 && d % 2 == 1 ? *to | word << 16 : word;
   };
@@ -139,11 +153,13 @@ void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t 
     uint32_t* to = out + first / block_columns * block + first % block_columns;
     for (int64_t unit = 0; unit < done; unit += simd::column_units) {
       Word w[simd::column_units];
-      simd::load_columns(reinterpret_cast<const char*>(from + first * stride) + unit * 4, stride * static_cast<int64_t>(sizeof(Element)), w);
+      simd::load_columns(reinterpret_cast<const char*>(from + first * stride) + unit * 4,
+                         stride * static_cast<int64_t>(sizeof(Element)), w);
       for (int64_t j = 0; j < simd::column_units; ++j) {
         for (int64_t s = 0; s < Ops::steps; ++s) {
           const Word words = Ops::left(w[j], s);
-          std::memcpy(to + ((unit + j) * Ops::steps + Ops::element(s)) * block_columns, &words, sizeof words);
+          std::memcpy(to + ((unit + j) * Ops::steps + Ops::element(s)) * block_columns, &words,
+                      sizeof words);
         }
       }
     }
@@ -155,7 +171,8 @@ void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t 
 
 // Rows to a right operand [words of the tokens][hd].
 template <class Ops>
-void pack_rows(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t row_words, uint32_t* out) {
+void pack_rows(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim,
+               int64_t row_words, uint32_t* out) {
   constexpr int64_t per_word = Packing<Ops>::per_word;
   for (int64_t token = 0; token < tokens; token += per_word) {
     const auto* row = from + token * stride;
@@ -173,17 +190,21 @@ void pack_rows(const typename Ops::Element* from, int64_t stride, int64_t tokens
 
 // Rows to a left operand [rows][words of hd]; rows up to the block's end become zeros.
 template <class Ops>
-void pack_left(const typename Ops::Element* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t row_words, uint32_t* out) {
+void pack_left(const typename Ops::Element* from, int64_t stride, int64_t rows, int64_t head_dim,
+               int64_t row_words, uint32_t* out) {
   for (int64_t row = 0; row < rows; ++row) {
     if constexpr (Packing<Ops>::widened) {
       for (int64_t d = 0; d < head_dim; d += width) {
-        simd::put(reinterpret_cast<float*>(out + row * row_words) + d, simd::widen(from + row * stride + d, head_dim - d));
+        simd::put(reinterpret_cast<float*>(out + row * row_words) + d,
+                  simd::widen(from + row * stride + d, head_dim - d));
       }
     } else {
-      std::memcpy(out + row * row_words, from + row * stride, static_cast<size_t>(head_dim) * sizeof(typename Ops::Element));
+      std::memcpy(out + row * row_words, from + row * stride,
+                  static_cast<size_t>(head_dim) * sizeof(typename Ops::Element));
     }
   }
-  std::memset(out + rows * row_words, 0, static_cast<size_t>((block_rows - rows) * row_words) * sizeof(uint32_t));
+  std::memset(out + rows * row_words, 0,
+              static_cast<size_t>((block_rows - rows) * row_words) * sizeof(uint32_t));
 }
 
 // What both passes know of the shape.
@@ -193,22 +214,31 @@ struct Shape {
   int64_t hd, hdp, words, padded, chunk, q_stride, kv_stride, key_block;
 
   explicit Shape(const AttentionForward<typename Ops::Element>& a)
-      : hd(a.head_dim), hdp(round_up(hd, 16)), words(hdp / per_word), padded(round_up(a.tokens, block_rows)),
-        chunk(padded < key_chunk ? padded : key_chunk), q_stride(a.heads * hd),
-        kv_stride(a.kv_heads * hd), key_block(words * block_columns) {}
+      : hd(a.head_dim),
+        hdp(round_up(hd, 16)),
+        words(hdp / per_word),
+        padded(round_up(a.tokens, block_rows)),
+        chunk(padded < key_chunk ? padded : key_chunk),
+        q_stride(a.heads * hd),
+        kv_stride(a.kv_heads * hd),
+        key_block(words * block_columns) {}
 };
 
 // One row of results, `factor` times the sums.
 template <class T>
 TRIREME_SIMD void store_row(T* to, const float* sums, Float factor, int64_t count) {
-  for (int64_t d = 0; d < count; d += width) simd::put(to + d, simd::load(sums + d) * factor, count - d);
+  for (int64_t d = 0; d < count; d += width)
+    simd::put(to + d, simd::load(sums + d) * factor, count - d);
 }
 
 // A chunk of the keys that a block of queries sees: all rows of the block see its first key.
 struct KeyChunk {
   int64_t first, count;  // a multiple of 64
-  KeyChunk(int64_t its_first, int64_t reach) : first(its_first), count(reach - its_first < key_chunk ? reach - its_first : key_chunk) {}
-  int64_t seen_by(int64_t query) const { return query + 1 - first < count ? query + 1 - first : count; }
+  KeyChunk(int64_t its_first, int64_t reach)
+      : first(its_first), count(reach - its_first < key_chunk ? reach - its_first : key_chunk) {}
+  int64_t seen_by(int64_t query) const {
+    return query + 1 - first < count ? query + 1 - first : count;
+  }
 };
 
 template <class Ops>
@@ -231,34 +261,45 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
     const int64_t head = blocks.head(), first = blocks.first();
     const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
     const int64_t reach = first + block_rows;  // keys that this block can see
-    pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words, queries);
+    pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words,
+                   queries);
     for (int64_t key = 0; key < reach; key += key_chunk) {
       const KeyChunk chunk(key, reach);
-      multiply<Ops>({queries, s.words, 1}, {keys + key / block_columns * s.key_block, block_columns, s.key_block}, scores, s.chunk, block_rows,
-                    chunk.count, s.words, false);
+      multiply<Ops>({queries, s.words, 1},
+                    {keys + key / block_columns * s.key_block, block_columns, s.key_block}, scores,
+                    s.chunk, block_rows, chunk.count, s.words, false);
       for (int64_t r = 0; r < rows; ++r) {
         uint32_t* row = probabilities + r * s.chunk / Pack::per_word;
-        const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
-        (key == 0 ? softmax : another)[r] = soften(scores + r * s.chunk, chunk.seen_by(first + r), chunk.count, a.scale, write);
+        const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) {
+          Pack::put(row, j, p);
+        };
+        (key == 0 ? softmax : another)[r] =
+            soften(scores + r * s.chunk, chunk.seen_by(first + r), chunk.count, a.scale, write);
       }
-      multiply<Ops>({probabilities, s.chunk / Pack::per_word, 1}, {values + key / Pack::per_word * s.hdp, s.hdp}, key == 0 ? out : of_chunk, s.hdp,
-                    block_rows, s.hdp, chunk.count / Pack::per_word, false);
-      for (int64_t r = 0; key > 0 && r < rows; ++r) merge(softmax[r], out + r * s.hdp, another[r], of_chunk + r * s.hdp, s.hdp);
+      multiply<Ops>({probabilities, s.chunk / Pack::per_word, 1},
+                    {values + key / Pack::per_word * s.hdp, s.hdp}, key == 0 ? out : of_chunk,
+                    s.hdp, block_rows, s.hdp, chunk.count / Pack::per_word, false);
+      for (int64_t r = 0; key > 0 && r < rows; ++r)
+        merge(softmax[r], out + r * s.hdp, another[r], of_chunk + r * s.hdp, s.hdp);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      a.log_sum_exp[(first + r) * a.heads + head] = softmax[r].top + __builtin_logf(softmax[r].total);
-      store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / softmax[r].total), s.hd);
+      a.log_sum_exp[(first + r) * a.heads + head] =
+          softmax[r].top + __builtin_logf(softmax[r].total);
+      store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp,
+                simd::splat(1.0f / softmax[r].total), s.hd);
     }
   }
   simd::leave();
 }
 
-// Two neighbouring rows, as the words of a transposed operand: word j pairs row r and row r + 1 at column j. Where a word is one
-// element they are rows as any others.
+// Two neighbouring rows, as the words of a transposed operand: word j pairs row r and row r + 1 at
+// column j. Where a word is one element they are rows as any others.
 template <class Ops>
-TRIREME_SIMD void put_paired(uint32_t* out, int64_t stride, int64_t r, int64_t j, Float even, Float odd) {
+TRIREME_SIMD void put_paired(uint32_t* out, int64_t stride, int64_t r, int64_t j, Float even,
+                             Float odd) {
   if constexpr (Packing<Ops>::per_word == 2) {
-    const Word words = __builtin_convertvector(simd::to_bf16(even), Word) | __builtin_convertvector(simd::to_bf16(odd), Word) << 16;
+    const Word words = __builtin_convertvector(simd::to_bf16(even), Word) |
+                       __builtin_convertvector(simd::to_bf16(odd), Word) << 16;
     std::memcpy(out + r / 2 * stride + j, &words, sizeof words);
   } else {
     Packing<Ops>::put(out, r * stride + j, even);
@@ -277,36 +318,46 @@ struct BackwardBlock {
 
   BackwardBlock(const Shape<Ops>& s, AttentionScratch& scratch) {
     constexpr int64_t word_rows = block_rows / Pack::per_word;
-    for (uint32_t** operand : {&queries, &slopes}) *operand = take<uint32_t>(scratch, block_rows * s.words);
-    for (uint32_t** operand : {&query_rows, &slope_rows}) *operand = take<uint32_t>(scratch, word_rows * s.hdp);
-    for (uint32_t** operand : {&paired_p, &paired_ds}) *operand = take<uint32_t>(scratch, word_rows * s.chunk);
+    for (uint32_t** operand : {&queries, &slopes})
+      *operand = take<uint32_t>(scratch, block_rows * s.words);
+    for (uint32_t** operand : {&query_rows, &slope_rows})
+      *operand = take<uint32_t>(scratch, word_rows * s.hdp);
+    for (uint32_t** operand : {&paired_p, &paired_ds})
+      *operand = take<uint32_t>(scratch, word_rows * s.chunk);
     ds = Pack::per_word == 1 ? paired_ds : take<uint32_t>(scratch, word_rows * s.chunk);
     for (float** result : {&scores, &dp}) *result = take<float>(scratch, block_rows * s.chunk);
     dq = take<float>(scratch, block_rows * s.hdp);
   }
 
-  void load(const AttentionBackward<typename Ops::Element>& b, const Shape<Ops>& s, int64_t head, int64_t first, int64_t rows) {
+  void load(const AttentionBackward<typename Ops::Element>& b, const Shape<Ops>& s, int64_t head,
+            int64_t first, int64_t rows) {
     const auto& a = b.forward;
     const int64_t at = first * s.q_stride + head * s.hd;
     pack_left<Ops>(a.q + at, s.q_stride, rows, s.hd, s.words, queries);
     pack_left<Ops>(b.dout + at, s.q_stride, rows, s.hd, s.words, slopes);
-    std::memset(query_rows, 0, static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
-    std::memset(slope_rows, 0, static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
+    std::memset(query_rows, 0,
+                static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
+    std::memset(slope_rows, 0,
+                static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
     pack_rows<Ops>(a.q + at, s.q_stride, rows, s.hd, s.hdp, query_rows);
     pack_rows<Ops>(b.dout + at, s.q_stride, rows, s.hd, s.hdp, slope_rows);
     for (int64_t r = 0; r < block_rows; ++r) {
       log_sum_exp[r] = r < rows ? a.log_sum_exp[(first + r) * a.heads + head] : 0;
-      delta[r] = r < rows ? lane_dot(a.out + at + r * s.q_stride, b.dout + at + r * s.q_stride, s.hd) : 0;
+      delta[r] =
+          r < rows ? lane_dot(a.out + at + r * s.q_stride, b.dout + at + r * s.q_stride, s.hd) : 0;
     }
   }
 
-  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale of a chunk of the keys, with zeros where masked.
-  void probabilities(int64_t first, int64_t rows, const KeyChunk& chunk, int64_t stride, float scale) {
+  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale of a chunk of the keys, with zeros
+  // where masked.
+  void probabilities(int64_t first, int64_t rows, const KeyChunk& chunk, int64_t stride,
+                     float scale) {
     for (int64_t r = 0; r < block_rows; r += 2) {
       for (int64_t j = 0; j < chunk.count; j += width) {
         Float p[2], slope[2];
         for (int64_t i = 0; i < 2; ++i) {
-          const int64_t visible = r + i < rows ? chunk.seen_by(first + r + i) : 0, at = (r + i) * stride + j;
+          const int64_t visible = r + i < rows ? chunk.seen_by(first + r + i) : 0,
+                        at = (r + i) * stride + j;
           const Float s = simd::load(scores + at) * scale;
           p[i] = simd::below(lanes::exp_above_zero(s - log_sum_exp[r + i]), j, visible);
           slope[i] = simd::below(p[i] * (simd::load(dp + at) - delta[r + i]) * scale, j, visible);
@@ -321,13 +372,17 @@ struct BackwardBlock {
 
 // Adds what a block of queries gives to the gradients of a chunk of the keys and values.
 template <class Ops>
-void add_to_keys(const Blocks& blocks, const BackwardBlock<Ops>& block, const Shape<Ops>& s, const KeyChunk& chunk, float* dk, float* dv) {
+void add_to_keys(const Blocks& blocks, const BackwardBlock<Ops>& block, const Shape<Ops>& s,
+                 const KeyChunk& chunk, float* dk, float* dv) {
   constexpr int64_t word_rows = block_rows / Packing<Ops>::per_word;
   for (int64_t key = chunk.first; key < chunk.first + chunk.count;) {
-    const int64_t end = end_of_turn(key, chunk.first + chunk.count, blocks.first()), at = key - chunk.first;
+    const int64_t end = end_of_turn(key, chunk.first + chunk.count, blocks.first()),
+                  at = key - chunk.first;
     blocks.wait_for_keys(end);
-    multiply<Ops>({block.paired_p + at, 1, s.chunk}, {block.slope_rows, s.hdp}, dv + key * s.hdp, s.hdp, end - key, s.hdp, word_rows, true);
-    multiply<Ops>({block.paired_ds + at, 1, s.chunk}, {block.query_rows, s.hdp}, dk + key * s.hdp, s.hdp, end - key, s.hdp, word_rows, true);
+    multiply<Ops>({block.paired_p + at, 1, s.chunk}, {block.slope_rows, s.hdp}, dv + key * s.hdp,
+                  s.hdp, end - key, s.hdp, word_rows, true);
+    multiply<Ops>({block.paired_ds + at, 1, s.chunk}, {block.query_rows, s.hdp}, dk + key * s.hdp,
+                  s.hdp, end - key, s.hdp, word_rows, true);
     blocks.added_to_keys(end);
     key = end;
   }
@@ -357,14 +412,17 @@ void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratc
     for (int64_t key = 0; key < reach; key += key_chunk) {
       const KeyChunk chunk(key, reach);
       const int64_t words = key / block_columns * s.key_block;
-      multiply<Ops>({block.queries, s.words, 1}, {keys + words, block_columns, s.key_block}, block.scores, s.chunk, block_rows, chunk.count, s.words, false);
-      multiply<Ops>({block.slopes, s.words, 1}, {values + words, block_columns, s.key_block}, block.dp, s.chunk, block_rows, chunk.count, s.words, false);
+      multiply<Ops>({block.queries, s.words, 1}, {keys + words, block_columns, s.key_block},
+                    block.scores, s.chunk, block_rows, chunk.count, s.words, false);
+      multiply<Ops>({block.slopes, s.words, 1}, {values + words, block_columns, s.key_block},
+                    block.dp, s.chunk, block_rows, chunk.count, s.words, false);
       block.probabilities(first, rows, chunk, s.chunk, a.scale);
-      multiply<Ops>({block.ds, s.chunk / per_word, 1}, {key_rows + key / per_word * s.hdp, s.hdp}, block.dq, s.hdp, block_rows, s.hdp,
-                    chunk.count / per_word, key > 0);
+      multiply<Ops>({block.ds, s.chunk / per_word, 1}, {key_rows + key / per_word * s.hdp, s.hdp},
+                    block.dq, s.hdp, block_rows, s.hdp, chunk.count / per_word, key > 0);
       add_to_keys(blocks, block, s, chunk, dk, dv);
     }
-    for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
+    for (int64_t r = 0; r < rows; ++r)
+      store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
     if (!blocks.last()) continue;
     for (int64_t token = 0; token < a.tokens; ++token) {
       store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);

@@ -7,8 +7,8 @@ namespace trireme::kernels {
 
 inline constexpr int64_t attention_block = 64;  // queries that are computed together
 
-// Memory of one call, 64-byte aligned. A class whose functions live in training_attention.cpp, so that no code for a newer CPU gets
-// into functions that an older one runs.
+// Memory of one call, 64-byte aligned. A class whose functions live in training_attention.cpp, so
+// that no code for a newer CPU gets into functions that an older one runs.
 class AttentionScratch {
  public:
   AttentionScratch() = default;
@@ -34,7 +34,8 @@ extern const TrainingAttention<float> attention_f32_portable;
 extern const TrainingAttention<uint16_t> attention_bf16_portable;
 #if defined(__x86_64__)
 extern const TrainingAttention<float> attention_f32_avx2, attention_f32_avx512;
-extern const TrainingAttention<uint16_t> attention_bf16_avx2, attention_bf16_avx512, attention_bf16_avx512_bf16;
+extern const TrainingAttention<uint16_t> attention_bf16_avx2, attention_bf16_avx512,
+    attention_bf16_avx512_bf16;
 #endif
 
 }  // namespace trireme::kernels

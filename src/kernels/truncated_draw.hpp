@@ -10,28 +10,32 @@
 
 namespace trireme::kernels {
 
-// This rank's logits of a row, and what is drawn from: with biases and without the forbidden ids where there are some.
+// This rank's logits of a row, and what is drawn from: with biases and without the forbidden ids
+// where there are some.
 template <class T>
 TRIREME_KERNEL const T* logits_of(const DrawArguments& a, const DrawRow& row) {
-  return row.kept != nullptr ? static_cast<const T*>(row.kept) : static_cast<const T*>(a.logits) + row.row * a.count;
+  return row.kept != nullptr ? static_cast<const T*>(row.kept)
+                             : static_cast<const T*>(a.logits) + row.row * a.count;
 }
 template <class T>
 TRIREME_KERNEL const T* drawable_logits_of(const DrawArguments& a, const DrawRow& row) {
-  return row.changed < 0 ? logits_of<T>(a, row) : static_cast<const T*>(a.changed) + row.changed * a.count;
+  return row.changed < 0 ? logits_of<T>(a, row)
+                         : static_cast<const T*>(a.changed) + row.changed * a.count;
 }
 
-// What top-k and top-p leave of a row, and the draw from it. Ids are in order of z, largest first, equal ones by id, lowest first; what is kept
-// is all above a value of z, and of those with this value all up to an id. Both are found by halving.
+// What top-k and top-p leave of a row, and the draw from it. Ids are in order of z, largest first,
+// equal ones by id, lowest first; what is kept is all above a value of z, and of those with this
+// value all up to an id. Both are found by halving.
 template <class T>
 struct TruncatedRow {
   const DrawArguments& a;
   const DrawRow& row;
-  float best;           // largest z
-  double* segments;     // [draw_segments]
+  float best;        // largest z
+  double* segments;  // [draw_segments]
 
   struct Kept {
-    uint32_t rank = 0;                 // rank_of(z) of the last value
-    int64_t last_id = INT64_MAX;       // of those with this value
+    uint32_t rank = 0;            // rank_of(z) of the last value
+    int64_t last_id = INT64_MAX;  // of those with this value
   };
 
   // Larger for larger z.
@@ -43,11 +47,14 @@ struct TruncatedRow {
     const uint32_t rank = rank_of(z);
     return rank > kept.rank || (rank == kept.rank && id <= kept.last_id);
   }
-  TRIREME_KERNEL double weight(float z) const { return std::exp(static_cast<double>(z) - static_cast<double>(best)); }
+  TRIREME_KERNEL double weight(float z) const {
+    return std::exp(static_cast<double>(z) - static_cast<double>(best));
+  }
   TRIREME_KERNEL int64_t vocabulary() const { return a.slice_first[a.ranks]; }
   TRIREME_KERNEL const T* slice(int r) const {
     if (a.ranks == 1) return drawable_logits_of<T>(a, row);
-    return static_cast<const T*>(a.slices) + (r * a.truncated_rows + row.truncated) * a.slice_stride;
+    return static_cast<const T*>(a.slices) +
+           (r * a.truncated_rows + row.truncated) * a.slice_stride;
   }
   TRIREME_KERNEL float z_of(int64_t id) const {
     int r = 0;
@@ -62,18 +69,22 @@ struct TruncatedRow {
     for (int r = 0; r < a.ranks; ++r) {
       const T* logits = slice(r);
       const int64_t first = a.slice_first[r];
-      team.each(a.slice_first[r + 1] - first, [&](int64_t i) { mine += f(widen(logits[i]) * row.scale, first + i); });
+      team.each(a.slice_first[r + 1] - first,
+                [&](int64_t i) { mine += f(widen(logits[i]) * row.scale, first + i); });
     }
     return team.sum(mine);
   }
   template <class Team>
   TRIREME_KERNEL int64_t count(const Team& team, const Kept& kept) const {
-    return sum<int64_t>(team, [&](float z, int64_t id) { return static_cast<int64_t>(holds(kept, z, id)); });
+    return sum<int64_t>(
+        team, [&](float z, int64_t id) { return static_cast<int64_t>(holds(kept, z, id)); });
   }
   // Of ids that `within` has too.
   template <class Team>
   TRIREME_KERNEL double mass(const Team& team, const Kept& kept, const Kept& within) const {
-    return sum<double>(team, [&](float z, int64_t id) { return holds(kept, z, id) && holds(within, z, id) ? weight(z) : 0.0; });
+    return sum<double>(team, [&](float z, int64_t id) {
+      return holds(kept, z, id) && holds(within, z, id) ? weight(z) : 0.0;
+    });
   }
 
   // The largest rank for which enough(rank) holds; it holds for 0.
@@ -111,7 +122,9 @@ struct TruncatedRow {
   TRIREME_KERNEL Kept first_k(const Team& team) const {
     Kept kept;
     if (row.top_k <= 0 || row.top_k >= vocabulary()) return kept;
-    kept.rank = largest_rank([&](uint32_t rank) { return count(team, Kept{rank, INT64_MAX}) >= row.top_k; });
+    kept.rank = largest_rank([&](uint32_t rank) {
+      return count(team, Kept{rank, INT64_MAX}) >= row.top_k;
+    });
     const int64_t above = count(team, Kept{kept.rank + 1, INT64_MAX});
     cut_equals(team, kept, row.top_k - above);
     return kept;
@@ -121,20 +134,28 @@ struct TruncatedRow {
   template <class Team>
   TRIREME_KERNEL Kept shortest(const Team& team, const Kept& of, double goal) const {
     Kept kept;
-    kept.rank = largest_rank([&](uint32_t rank) { return mass(team, Kept{rank, INT64_MAX}, of) >= goal; });
+    kept.rank = largest_rank([&](uint32_t rank) {
+      return mass(team, Kept{rank, INT64_MAX}, of) >= goal;
+    });
     if (kept.rank < of.rank) kept.rank = of.rank;
     const double above = mass(team, Kept{kept.rank + 1, INT64_MAX}, of);
-    const int64_t equals = sum<int64_t>(team, [&](float z, int64_t id) { return static_cast<int64_t>(rank_of(z) == kept.rank && holds(of, z, id)); });
+    const int64_t equals = sum<int64_t>(team, [&](float z, int64_t id) {
+      return static_cast<int64_t>(rank_of(z) == kept.rank && holds(of, z, id));
+    });
     const double each = weight(z_at(kept.rank));
     int64_t wanted = 1;
-    for (double reached = above + each; reached < goal && wanted < equals; reached += each) ++wanted;
+    for (double reached = above + each; reached < goal && wanted < equals; reached += each)
+      ++wanted;
     kept.last_id = of.rank == kept.rank ? of.last_id : INT64_MAX;
     if (wanted < equals) cut_equals(team, kept, wanted);
     return kept;
   }
-  TRIREME_KERNEL static float z_at(uint32_t rank) { return __builtin_bit_cast(float, rank >> 31 ? rank & 0x7fffffffu : ~rank); }
+  TRIREME_KERNEL static float z_at(uint32_t rank) {
+    return __builtin_bit_cast(float, rank >> 31 ? rank & 0x7fffffffu : ~rank);
+  }
 
-  // The id in which the distribution function passes `uniform`; all threads call it, the first one's answer counts.
+  // The id in which the distribution function passes `uniform`; all threads call it, the first
+  // one's answer counts.
   template <class Team>
   TRIREME_KERNEL int64_t draw(const Team& team, const Kept& kept, double& mass_kept) const {
     const int64_t ids = vocabulary(), each = (ids + draw_segments - 1) / draw_segments;

@@ -3,10 +3,10 @@
 #include <numeric>
 #include <span>
 
-#include "trireme/learn/same_inputs.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/topology.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
@@ -15,7 +15,8 @@ namespace {
 void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tokens) {
   const int64_t rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0});
   std::string line = base::text("data: ", rows, " ", what);
-  if (counts.too_long > 0) line += base::text(", ", counts.too_long, " longer than ", max_tokens, " tokens left out");
+  if (counts.too_long > 0)
+    line += base::text(", ", counts.too_long, " longer than ", max_tokens, " tokens left out");
   if (counts.empty > 0) line += base::text(", ", counts.empty, " empty ones left out");
   log::info(line);
 }
@@ -24,8 +25,11 @@ void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tok
 class NodeTeam {
  public:
   explicit NodeTeam(const comm::CommView& world)
-      : node_(comm::Comm::split(world, comm::discover(world).node, world.rank(), "ranks of a node that read data")), team_{node_->rank(), node_->size(), {}} {
-    if (team_.size > 1) team_.gather = [this](std::string_view mine) { return node_->all_gather(mine); };
+      : node_(comm::Comm::split(world, comm::discover(world).node, world.rank(),
+                                "ranks of a node that read data")),
+        team_{node_->rank(), node_->size(), {}} {
+    if (team_.size > 1)
+      team_.gather = [this](std::string_view mine) { return node_->all_gather(mine); };
   }
   NodeTeam(const NodeTeam&) = delete;
   operator const data::EncodingTeam&() const { return team_; }
@@ -37,22 +41,25 @@ class NodeTeam {
 
 }  // namespace
 
-data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens) {
+data::SetOptions set_options(const config::Options& options, const config::Strings& files,
+                             int64_t max_tokens) {
   const auto& data = options.data;
   data::SetOptions set;
   set.files.assign(files.begin(), files.end());
-  set.keys = {data.prompt_key, data.messages_key, data.label_key, data.response_key,
+  set.keys = {data.prompt_key, data.messages_key, data.label_key,  data.response_key,
               data.chosen_key, data.rejected_key, data.margin_key, data.text_key};
   set.max_samples = data.max_samples;
   set.max_tokens = max_tokens;
-  set.unusable = data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
-  set.prompt_form = data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
+  set.unusable =
+      data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
+  set.prompt_form =
+      data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
   set.system_prompt = data.system_prompt;
   return set;
 }
 
-data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
-                             const comm::CommView& world) {
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
+                             const text::Tokenizer& tokenizer, const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
   const NodeTeam team(world);
   auto set = [&] {
@@ -64,31 +71,36 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   return set;
 }
 
-TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
-                          const text::Tokenizer& tokenizer, const comm::CommView& world) {
+TrainingSet load_training(const config::Options& options, const config::Strings& files,
+                          config::Command command, const text::Tokenizer& tokenizer,
+                          const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
   const NodeTeam team(world);
   TrainingSet set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
-    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer, team)) : TrainingSet(data::SftSet::load(wanted, tokenizer, team));
+    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer, team))
+                 : TrainingSet(data::SftSet::load(wanted, tokenizer, team));
   }();
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
 }
 
-data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts) {
-  return data::PromptSampler({.sizes = counts.rows,
-                              .weights = weights,
-                              .seed = static_cast<uint64_t>(options.run.seed),
-                              .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
-                              .epoch_end = data::EpochEnd::carry_over});
+data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights,
+                                 const data::SetCounts& counts) {
+  return data::PromptSampler(
+      {.sizes = counts.rows,
+       .weights = weights,
+       .seed = static_cast<uint64_t>(options.run.seed),
+       .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
+       .epoch_end = data::EpochEnd::carry_over});
 }
 
-PretrainingTexts::PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const comm::CommView& world,
-                                   const comm::CommView& trainers)
-    : rows_(load_training(options, options.data.pretrain_dataset, config::Command::sft, tokenizer, world)),
+PretrainingTexts::PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer,
+                                   const comm::CommView& world, const comm::CommView& trainers)
+    : rows_(load_training(options, options.data.pretrain_dataset, config::Command::sft, tokenizer,
+                          world)),
       sampler_(make_sampler(options, options.data.pretrain_probs, rows_.counts())),
       rows_per_step_(options.ptx_batch_size()),
       micro_batch_tokens_(options.train.micro_batch_tokens),
@@ -96,7 +108,8 @@ PretrainingTexts::PretrainingTexts(const config::Options& options, const text::T
 
 PretrainingRows PretrainingTexts::draw(int64_t optimizer_steps) {
   return [this, drawn = sampler_.draw(optimizer_steps * rows_per_step_)](int64_t step) {
-    const auto rows = std::span(drawn).subspan(static_cast<size_t>(step * rows_per_step_), static_cast<size_t>(rows_per_step_));
+    const auto rows = std::span(drawn).subspan(static_cast<size_t>(step * rows_per_step_),
+                                               static_cast<size_t>(rows_per_step_));
     return share_out(rows_, rows, trainers_, micro_batch_tokens_);
   };
 }

@@ -9,7 +9,8 @@ namespace trireme::learn {
 void DeviceSums::add(const std::vector<at::Tensor>& parts) {
   const at::NoGradGuard no_gradients;
   std::vector<at::Tensor> numbers;
-  for (const at::Tensor& part : parts) numbers.push_back(part.detach().to(at::kDouble).reshape({-1}));
+  for (const at::Tensor& part : parts)
+    numbers.push_back(part.detach().to(at::kDouble).reshape({-1}));
   const at::Tensor all = at::cat(numbers);
   EXPECT(all.numel() == count_);
   if (sums_.defined()) {

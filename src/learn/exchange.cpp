@@ -21,7 +21,8 @@ std::vector<int64_t> lengths_of(const SequenceList& sequences) {
 }
 
 std::vector<int> spread_over(const SequenceList& sequences, const std::vector<int>& targets) {
-  const auto bins = ppo::interleaved_bins(lengths_of(sequences), static_cast<int64_t>(targets.size()));
+  const auto bins =
+      ppo::interleaved_bins(lengths_of(sequences), static_cast<int64_t>(targets.size()));
   std::vector<int> rank_of(sequences.size(), 0);
   for (size_t bin = 0; bin < bins.size(); ++bin) {
     for (const int64_t item : bins[bin]) rank_of[static_cast<size_t>(item)] = targets[bin];
@@ -31,16 +32,23 @@ std::vector<int> spread_over(const SequenceList& sequences, const std::vector<in
 
 SequenceList Exchange::list(const Samples& mine) const {
   SequenceList own;
-  for (int64_t i = 0; i < mine.size(); ++i) own.push_back({mine.id[static_cast<size_t>(i)], mine.length(i)});
+  for (int64_t i = 0; i < mine.size(); ++i)
+    own.push_back({mine.id[static_cast<size_t>(i)], mine.length(i)});
   SequenceList sequences = ranks_.all_gather<ListedSequence>(own);
-  std::sort(sequences.begin(), sequences.end(), [](const ListedSequence& a, const ListedSequence& b) { return a.id < b.id; });
-  const auto twin = std::adjacent_find(sequences.begin(), sequences.end(), [](const ListedSequence& a, const ListedSequence& b) { return a.id == b.id; });
-  if (twin != sequences.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
+  std::sort(sequences.begin(), sequences.end(),
+            [](const ListedSequence& a, const ListedSequence& b) { return a.id < b.id; });
+  const auto twin = std::adjacent_find(
+      sequences.begin(), sequences.end(),
+      [](const ListedSequence& a, const ListedSequence& b) { return a.id == b.id; });
+  if (twin != sequences.end())
+    throw InternalError(base::text("two sequences have the id ", twin->id));
   return sequences;
 }
 
-Samples Exchange::move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of) {
-  const trace::Region region{"exchange samples", trace::no_argument, trace::Category::communication};
+Samples Exchange::move(const Samples& mine, const SequenceList& sequences,
+                       const std::vector<int>& rank_of) {
+  const trace::Region region{"exchange samples", trace::no_argument,
+                             trace::Category::communication};
   std::unordered_map<uint64_t, int> target;
   for (size_t i = 0; i < sequences.size(); ++i) target.emplace(sequences[i].id, rank_of[i]);
 
@@ -78,19 +86,24 @@ Samples Exchange::share_out(const Samples& mine, const std::function<void(Sample
   work(share);
   const std::unordered_set<uint64_t> own(mine.id.begin(), mine.id.end());
   std::vector<int32_t> home;
-  for (const ListedSequence& sequence : all) home.push_back(own.contains(sequence.id) ? ranks_.rank() : 0);
+  for (const ListedSequence& sequence : all)
+    home.push_back(own.contains(sequence.id) ? ranks_.rank() : 0);
   ranks_.all_reduce(home.data(), std::ssize(home), comm::DType::i32, comm::Op::sum);
   return move(share, all, {home.begin(), home.end()});
 }
 
-Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits)
+Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers,
+                   const comm::MailLimits& limits)
     : receivers_(std::move(receivers)), mail_(world, "rollouts", limits) {}
 
-void Delivery::send(const Samples& mine, const SequenceList& sequences, const std::vector<int>& owner, int holder, int holders) {
+void Delivery::send(const Samples& mine, const SequenceList& sequences,
+                    const std::vector<int>& owner, int holder, int holders) {
   std::unordered_map<uint64_t, size_t> receiver_of;
-  for (size_t i = 0; i < sequences.size(); ++i) receiver_of.emplace(sequences[i].id, static_cast<size_t>(owner[i]));
+  for (size_t i = 0; i < sequences.size(); ++i)
+    receiver_of.emplace(sequences[i].id, static_cast<size_t>(owner[i]));
   std::vector<Parcel> parcels(receivers_.size());
-  for (int64_t i = 0; i < mine.size(); ++i) parcels[receiver_of.at(mine.id[static_cast<size_t>(i)])].samples.append(mine, i);
+  for (int64_t i = 0; i < mine.size(); ++i)
+    parcels[receiver_of.at(mine.id[static_cast<size_t>(i)])].samples.append(mine, i);
   for (size_t r = 0; r < parcels.size(); ++r) {
     const bool tells = static_cast<int>(r) % holders == holder;
     if (tells) parcels[r].sequences = sequences;
@@ -98,9 +111,12 @@ void Delivery::send(const Samples& mine, const SequenceList& sequences, const st
   }
 }
 
-bool Delivery::receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const SequenceList&)>& owners) {
+bool Delivery::receive(Rollout& rollout, int receiver,
+                       const std::function<std::vector<int>(const SequenceList&)>& owners) {
   const auto whole = [&] {
-    return !rollout.owner.empty() && rollout.samples.size() == std::count(rollout.owner.begin(), rollout.owner.end(), receiver);
+    return !rollout.owner.empty() &&
+           rollout.samples.size() ==
+               std::count(rollout.owner.begin(), rollout.owner.end(), receiver);
   };
   while (!whole()) {
     const auto parcel = mail_.take();

@@ -15,28 +15,33 @@ namespace trireme::learn {
 namespace {
 
 // Rewards of all samples on any rank, by group, in id order: the same on every rank.
-std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& world, const Samples& samples) {
+std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& world,
+                                                        const Samples& samples) {
   struct Entry {
     uint64_t id;
     double reward;  // no padding: it travels as it lies in memory
   };
   std::vector<Entry> mine;
-  for (size_t i = 0; i < samples.id.size(); ++i) mine.push_back({samples.id[i], double{samples.reward[i]}});
+  for (size_t i = 0; i < samples.id.size(); ++i)
+    mine.push_back({samples.id[i], double{samples.reward[i]}});
   std::vector<Entry> all = world.all_gather<Entry>(mine);
   std::sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.id < b.id; });
   std::map<uint64_t, std::vector<float>> groups;
-  for (const Entry& entry : all) groups[group_of(entry.id)].push_back(static_cast<float>(entry.reward));
+  for (const Entry& entry : all)
+    groups[group_of(entry.id)].push_back(static_cast<float>(entry.reward));
   return groups;
 }
 
 }  // namespace
 
 void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
-  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
+  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64,
+                   comm::Op::sum);
 }
 
-void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
-                         int64_t max_len, IterationMetrics& metrics) {
+void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
+                         const std::vector<std::string>& parts, int64_t max_len,
+                         IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
   enum : size_t { count, reward, length, truncated, clipped, tokens, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
@@ -49,14 +54,17 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
     sums[length] += static_cast<double>(samples.response_len(i));
     sums[truncated] += samples.finish_reason[s] == FinishReason::length;
     sums[tokens] += static_cast<double>(samples.length(i));
-    for (size_t part = 0; part < samples.reward_parts.size(); ++part) sums[first_part + part] += double{samples.reward_parts[part][s]};
+    for (size_t part = 0; part < samples.reward_parts.size(); ++part)
+      sums[first_part + part] += double{samples.reward_parts[part][s]};
   }
   sum_over(world, sums);
   const double n = std::max(1.0, sums[count]);
   metrics.set("reward", sums[reward] / n);
-  metrics.set("kl", std::numeric_limits<double>::quiet_NaN());  // keeps its place in the line; set by the trainers
+  metrics.set("kl", std::numeric_limits<double>::quiet_NaN());  // keeps its place in the line; set
+                                                                // by the trainers
   if (parts.size() > 1) {
-    for (size_t part = 0; part < parts.size(); ++part) metrics.set("reward_" + parts[part], sums[first_part + part] / n);
+    for (size_t part = 0; part < parts.size(); ++part)
+      metrics.set("reward_" + parts[part], sums[first_part + part] / n);
   }
   metrics.set("response_length", sums[length] / n);
   metrics.set("truncated", sums[truncated] / n);
@@ -64,7 +72,8 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
 }
 
-void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version, int64_t depth, IterationMetrics& metrics) {
+void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version,
+                   int64_t depth, IterationMetrics& metrics) {
   if (depth == 0) return;
   const auto ages = static_cast<size_t>(depth) + 2;
   std::vector<double> tokens(ages + 1, 0.0);  // by age; the sum of ages behind them
@@ -78,27 +87,33 @@ void add_staleness(const comm::CommView& world, const Samples& samples, int64_t 
   const double all = std::max(1.0, std::accumulate(tokens.begin(), tokens.end() - 1, 0.0));
   metrics.set("staleness", tokens[ages] / all);
   for (size_t age = 0; age < ages; ++age) {
-    if (age < ages - 1 || tokens[age] > 0) metrics.set(base::text("staleness_", age), tokens[age] / all);
+    if (age < ages - 1 || tokens[age] > 0)
+      metrics.set(base::text("staleness_", age), tokens[age] / all);
   }
 }
 
-void add_training_metrics(const config::Options& options, const comm::CommView& trainers, double kl_coefficient,
-                          const PipelineTotals& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+void add_training_metrics(const config::Options& options, const comm::CommView& trainers,
+                          double kl_coefficient, const PipelineTotals& pipeline,
+                          const Mismatch& mismatch, const UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
-  std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences, pipeline.masked_tokens};
+  std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences,
+                           pipeline.masked_tokens};
   sum_over(trainers, sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
   metrics.set("policy_loss", update.policy_loss);
-  metrics.set("value_loss", options.has_critic() ? update.value_loss : std::numeric_limits<double>::quiet_NaN());
-  metrics.set("entropy", options.actor.entropy_coef ? update.entropy : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("value_loss",
+              options.has_critic() ? update.value_loss : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("entropy", options.actor.entropy_coef ? update.entropy
+                                                    : std::numeric_limits<double>::quiet_NaN());
   metrics.set("clip_ratio", update.statistics.clip_ratio());
   metrics.set("ppo_kl", update.statistics.ppo_kl());
   metrics.set("rollout_kl", update.statistics.rollout_kl());
   metrics.set("filter_ratio", update.statistics.filter_ratio());
   if (options.algo.advantage.mask_older_than) metrics.set("masked_tokens", sums[3]);
   metrics.set("grad_norm", update.grad_norm);
-  metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm
+                                                       : std::numeric_limits<double>::quiet_NaN());
   metrics.set("lr", update.lr);
   metrics.set("kl_coefficient", kl_coefficient);
   metrics.set("kl_loss", update.kl_loss);
@@ -114,14 +129,16 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
 }
 
-void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics) {
+void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n,
+                            IterationMetrics& metrics) {
   double sum = 0;
   double first = 0;
   double any = 0;
   const auto groups = rewards_by_group(world, samples);
   for (const auto& [group, rewards] : groups) {
     sum += std::accumulate(rewards.begin(), rewards.end(), 0.0);
-    first += std::count_if(rewards.begin(), rewards.end(), [](float r) { return r > 0.5f; }) / static_cast<double>(rewards.size());
+    first += std::count_if(rewards.begin(), rewards.end(), [](float r) { return r > 0.5f; }) /
+             static_cast<double>(rewards.size());
     any += std::any_of(rewards.begin(), rewards.end(), [](float r) { return r > 0.5f; });
   }
   const double count = std::max<double>(1, static_cast<double>(groups.size()));
@@ -130,7 +147,8 @@ void add_evaluation_metrics(const comm::CommView& world, const Samples& samples,
   metrics.set(base::text("eval_pass", n), any / count);
 }
 
-std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples, const config::Range& range) {
+std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples,
+                                         const config::Range& range) {
   std::vector<uint64_t> groups;
   for (const auto& [group, rewards] : rewards_by_group(world, samples)) {
     if (ppo::keep_group(rewards, range)) groups.push_back(group);

@@ -8,8 +8,11 @@
 namespace trireme::learn {
 
 PipelineTotals totals_of(const ppo::PipelineReport& report) {
-  const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
-  return {total(report.kl), total(report.group_std), total(report.returns), static_cast<double>(report.kl.size()), 0};
+  const auto total = [](const std::vector<float>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0);
+  };
+  return {total(report.kl), total(report.group_std), total(report.returns),
+          static_cast<double>(report.kl.size()), 0};
 }
 
 }  // namespace trireme::learn

@@ -14,12 +14,14 @@
 namespace trireme::learn {
 namespace {
 
-ModelStart open(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed) {
+ModelStart open(const std::string& path, model::HeadKind head, config::HeadType head_type,
+                uint64_t seed) {
   const trace::Region region{"open a model", trace::no_argument, trace::Category::io};
   const auto folder = model::open_model(path);
   ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
   start.spec.head_type = head_type;
-  const auto allowed = head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
+  const auto allowed =
+      head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
   model::warn_unexpected(model::check_weights(start.spec, *start.weights, allowed), *start.weights);
   return start;
 }
@@ -44,13 +46,17 @@ zero::ReadRows ModelStart::reader() const {
 
 ModelStart trained_start(const config::Options& options, model::HeadKind head) {
   const auto seed = static_cast<uint64_t>(options.run.seed);
-  if (!options.model.path.empty()) return open(options.model.path, head, options.model.head_dtype, seed);
-  ModelStart start{model::describe(config::load_model_shape(options.model.shape), head), nullptr, seed};
+  if (!options.model.path.empty())
+    return open(options.model.path, head, options.model.head_dtype, seed);
+  ModelStart start{model::describe(config::load_model_shape(options.model.shape), head), nullptr,
+                   seed};
   start.spec.head_type = options.model.head_dtype;
   return start;
 }
 
-ModelStart actor_start(const config::Options& options) { return trained_start(options, model::HeadKind::language); }
+ModelStart actor_start(const config::Options& options) {
+  return trained_start(options, model::HeadKind::language);
+}
 
 ModelStart critic_start(const config::Options& options, const ModelStart& actor) {
   const uint64_t seed = static_cast<uint64_t>(options.run.seed) + 1;
@@ -65,24 +71,31 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
 
 ModelStart reference_start(const config::Options& options, const ModelStart& actor) {
   if (options.reference.path.empty()) return actor;
-  auto start = open(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
-  VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data, "reference.path = ", options.reference.path,
-           " has a vocabulary of ", start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
+  auto start =
+      open(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
+  VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data,
+           "reference.path = ", options.reference.path, " has a vocabulary of ",
+           start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");
   return start;
 }
 
-void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic) {
+void check_positions(const config::Options& options, const ModelStart& actor,
+                     const std::optional<ModelStart>& critic) {
   const std::string key = options.model.max_len > 0 ? "model.max_len" : "data.max_len";
   std::vector<std::string> mistakes;
-  const auto check = [&](const std::string& asked, int64_t length, const std::string& who, int64_t positions) {
+  const auto check = [&](const std::string& asked, int64_t length, const std::string& who,
+                         int64_t positions) {
     if (length <= positions) return;
-    mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions, " positions of ", who, ": set ", asked,
-                                  " = ", positions, " or less"));
+    mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions,
+                                  " positions of ", who, ": set ", asked, " = ", positions,
+                                  " or less"));
   };
-  check(key, options.max_len(), "the actor (model.path or model.shape)", actor.spec.shape.max_positions);
+  check(key, options.max_len(), "the actor (model.path or model.shape)",
+        actor.spec.shape.max_positions);
   if (critic) {
-    check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
+    check(key, options.max_len(), "the critic (critic.path, else the first reward model)",
+          critic->spec.shape.max_positions);
   }
   if (options.needs_reference() && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
@@ -93,8 +106,8 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
     if (source.kind != config::RewardKind::model) continue;
     const std::string own = base::text("reward.source.", i, ".");
     const bool set = source.max_len > 0;
-    check(set ? own + "max_len" : key, set ? source.max_len : options.max_len(), base::text(own, "path = ", source.path),
-          positions_of(source.path));
+    check(set ? own + "max_len" : key, set ? source.max_len : options.max_len(),
+          base::text(own, "path = ", source.path), positions_of(source.path));
   }
   if (mistakes.empty()) return;
   throw UserError(ExitCode::configuration, base::join(mistakes, "; "));

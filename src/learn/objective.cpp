@@ -22,9 +22,10 @@ namespace {
 using at::Tensor;
 
 // `kept`: bytes of logits that wait for their gradient.
-Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch, int64_t kept) {
-  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip,
-                                  kernels::vocabulary_chunk, kept)
+Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch,
+                        int64_t kept) {
+  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
+                                  1.0, kernels::Entropy::skip, kernels::vocabulary_chunk, kept)
       .log_probs;
 }
 
@@ -41,8 +42,9 @@ class SftObjective final : public Objective {
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_);
-    Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte), in.batch.segments,
-                                config::LossAggregation::token_mean, {in.totals.targets, in.totals.sequences, 1});
+    Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte),
+                                in.batch.segments, config::LossAggregation::token_mean,
+                                {in.totals.targets, in.totals.sequences, 1});
     means.add({loss});
     return loss;
   }
@@ -61,17 +63,22 @@ class RewardModelObjective final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const Tensor rewards = score_head(in.hidden.index_select(0, last_tokens(in.batch.packed)), in.head_weight);
+    const Tensor rewards =
+        score_head(in.hidden.index_select(0, last_tokens(in.batch.packed)), in.head_weight);
     const Tensor chosen = side(rewards, 0);
     const Tensor rejected = side(rewards, 1);
-    const Tensor margins = kernels::to_device(at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat), rewards.device());
+    const Tensor margins = kernels::to_device(
+        at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat),
+        rewards.device());
     const double pairs = in.totals.rows;
     Tensor loss = ppo::reward_model_loss(chosen, rejected, margins, kind_, pairs);
-    means.add({loss, sum_of(chosen > rejected) / pairs, sum_of(chosen) / pairs, sum_of(rejected) / pairs, sum_of(rewards.square()) / (2 * pairs)});
+    means.add({loss, sum_of(chosen > rejected) / pairs, sum_of(chosen) / pairs,
+               sum_of(rejected) / pairs, sum_of(rewards.square()) / (2 * pairs)});
     return loss;
   }
 
-  std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const override {
+  std::vector<std::pair<std::string, double>> metrics(std::span<const double> means,
+                                                      const BatchTotals& totals) const override {
     auto out = Objective::metrics(means.first(4), totals);
     const RewardMoments moments = *reward_moments(means, totals);
     out.emplace_back("reward_mean", moments.mean);
@@ -79,10 +86,12 @@ class RewardModelObjective final : public Objective {
     return out;
   }
 
-  std::optional<RewardMoments> reward_moments(std::span<const double> means, const BatchTotals& totals) const override {
+  std::optional<RewardMoments> reward_moments(std::span<const double> means,
+                                              const BatchTotals& totals) const override {
     const double mean = (means[2] + means[3]) / 2;
     const double answers = 2 * totals.rows;
-    const double variance = std::max(0.0, means[4] - mean * mean) * answers / std::max(1.0, answers - 1);
+    const double variance =
+        std::max(0.0, means[4] - mean * mean) * answers / std::max(1.0, answers - 1);
     return RewardMoments{mean, std::sqrt(variance)};
   }
 
@@ -92,14 +101,16 @@ class RewardModelObjective final : public Objective {
 
 class DpoObjective final : public Objective {
  public:
-  DpoObjective(const config::DpoOptions& options, int64_t kept_logits, std::unique_ptr<zero::ShardedModel> reference)
+  DpoObjective(const config::DpoOptions& options, int64_t kept_logits,
+               std::unique_ptr<zero::ShardedModel> reference)
       : options_(options), kept_logits_(kept_logits), reference_(std::move(reference)) {
     EXPECT(reference_ != nullptr);
   }
 
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override {
-    std::vector<std::string> names{"loss", "accuracy", "chosen_reward", "rejected_reward", "margin"};
+    std::vector<std::string> names{"loss", "accuracy", "chosen_reward", "rejected_reward",
+                                   "margin"};
     if (options_.nll_loss_coef > 0) names.emplace_back("nll_loss");
     return names;
   }
@@ -114,10 +125,13 @@ class DpoObjective final : public Objective {
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const double pairs = in.totals.rows;
     const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch);
-    const ppo::DpoInput input{side(policy.sums, 0), side(policy.sums, 1), side(reference_sums_, 0), side(reference_sums_, 1)};
+    const ppo::DpoInput input{side(policy.sums, 0), side(policy.sums, 1), side(reference_sums_, 0),
+                              side(reference_sums_, 1)};
     auto dpo = ppo::dpo_loss(input, options_, pairs);
-    std::vector<Tensor> parts{dpo.loss, sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs, sum_of(dpo.chosen_rewards) / pairs,
-                              sum_of(dpo.rejected_rewards) / pairs, sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs};
+    std::vector<Tensor> parts{dpo.loss, sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs,
+                              sum_of(dpo.chosen_rewards) / pairs,
+                              sum_of(dpo.rejected_rewards) / pairs,
+                              sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs};
     if (options_.nll_loss_coef > 0) {
       const Tensor nll = side(policy.means, 0).sum() * (-1 / pairs);
       parts.push_back(nll);
@@ -128,7 +142,8 @@ class DpoObjective final : public Objective {
   }
 
  private:
-  ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) const {
+  ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight,
+                                     const ActionBatch& batch) const {
     return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept_logits_),
                                    at::ones_like(batch.columns, at::kByte), batch.segments);
   }
@@ -141,7 +156,8 @@ class DpoObjective final : public Objective {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> Objective::metrics(std::span<const double> means, const BatchTotals&) const {
+std::vector<std::pair<std::string, double>> Objective::metrics(std::span<const double> means,
+                                                               const BatchTotals&) const {
   const auto names = quantities();
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < means.size(); ++i) out.emplace_back(names[i], means[i]);
@@ -155,10 +171,12 @@ model::HeadKind head_of(config::Command command) {
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference) {
   switch (command) {
-    case config::Command::sft: return std::make_unique<SftObjective>(options.train.logits_memory.count);
+    case config::Command::sft:
+      return std::make_unique<SftObjective>(options.train.logits_memory.count);
     case config::Command::rm: return std::make_unique<RewardModelObjective>(options.algo.rm.loss);
     case config::Command::dpo:
-      return std::make_unique<DpoObjective>(options.algo.dpo, options.train.logits_memory.count, std::move(reference));
+      return std::make_unique<DpoObjective>(options.algo.dpo, options.train.logits_memory.count,
+                                            std::move(reference));
     case config::Command::ppo: break;
   }
   throw InternalError("ppo is no supervised training");

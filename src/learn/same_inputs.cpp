@@ -27,7 +27,9 @@ namespace {
 // Of texts that are told apart from other texts with the same bytes one behind the other.
 class Fingerprint {
  public:
-  void add(std::string_view bytes) { value_ = base::fnv_step(base::fnv1a(bytes, value_), bytes.size()); }
+  void add(std::string_view bytes) {
+    value_ = base::fnv_step(base::fnv1a(bytes, value_), bytes.size());
+  }
   uint64_t value() const { return value_; }
 
  private:
@@ -62,13 +64,15 @@ std::string as_text(uint64_t value) {
   return text.data();
 }
 
-// Of weight files: both ends whole, which is where formats have their headers, and pieces spread evenly over what lies between.
+// Of weight files: both ends whole, which is where formats have their headers, and pieces spread
+// evenly over what lies between.
 constexpr uint64_t end_bytes = 65536;
 constexpr uint64_t piece_bytes = 4096;
 constexpr uint64_t pieces = 512;
 constexpr uint64_t largest_header = uint64_t{100} << 20;  // as the format has it
 
-// A safetensors header, where the file is one: its length stands in front. It names every tensor with its type, shape and place.
+// A safetensors header, where the file is one: its length stands in front. It names every tensor
+// with its type, shape and place.
 uint64_t header_bytes(const std::string& beginning, uint64_t size) {
   uint64_t length = 0;
   if (beginning.size() < sizeof length) return 0;
@@ -91,7 +95,8 @@ void add_file(Fingerprint& all, const std::filesystem::path& file) {
     return part;
   };
   const std::string beginning = read(0, end_bytes);
-  if (const uint64_t header = header_bytes(beginning, size); header > end_bytes) read(end_bytes, header - end_bytes);
+  if (const uint64_t header = header_bytes(beginning, size); header > end_bytes)
+    read(end_bytes, header - end_bytes);
   if (size <= pieces * piece_bytes) {
     if (size > end_bytes) read(end_bytes, size);
     return;
@@ -111,15 +116,18 @@ std::vector<std::filesystem::path> weight_files(const std::filesystem::path& fol
   return files;
 }
 
-void require_same(const comm::CommView& world, const std::string& what, int64_t rows, uint64_t fingerprint) {
+void require_same(const comm::CommView& world, const std::string& what, int64_t rows,
+                  uint64_t fingerprint) {
   struct Read {
     int64_t rows;
     uint64_t fingerprint;
   };
   const Read first = world.broadcast_value(Read{rows, fingerprint}, 0);
   comm::fail_together(world, [&] {
-    VALIDATE(first.rows == rows && first.fingerprint == fingerprint, ExitCode::bad_data, what, " differs from what rank 0 has read (", rows, " rows here, ",
-             first.rows, " there, or other tokens): a file that changed while the job started, a stale cache of its file system, or another tokenizer; start again");
+    VALIDATE(first.rows == rows && first.fingerprint == fingerprint, ExitCode::bad_data, what,
+             " differs from what rank 0 has read (", rows, " rows here, ", first.rows,
+             " there, or other tokens): a file that changed while the job started, a stale cache "
+             "of its file system, or another tokenizer; start again");
   });
 }
 
@@ -129,8 +137,11 @@ void require_same_program(const comm::CommView& world) {
   const std::string mine = base::build_id();
   const std::string first = world.broadcast(mine, 0);
   comm::fail_together(world, [&] {
-    VALIDATE(first == mine, ExitCode::unfit_environment, "this rank runs another build of Trireme than rank 0 (build ID ", mine, ", there ", first,
-             "): a program that was replaced while the job started, a stale cache of its file system, or another installation on this node");
+    VALIDATE(first == mine, ExitCode::unfit_environment,
+             "this rank runs another build of Trireme than rank 0 (build ID ", mine, ", there ",
+             first,
+             "): a program that was replaced while the job started, a stale cache of its file "
+             "system, or another installation on this node");
   });
 }
 
@@ -138,32 +149,41 @@ void require_same_deck(const comm::CommView& world, const std::string& deck) {
   const std::string first = world.broadcast(deck, 0);
   comm::fail_together(world, [&] {
     if (first == deck) return;
-    const auto changes = config::changed_keys(config::parse_deck(first, "rank 0's deck"), config::parse_deck(deck));
+    const auto changes =
+        config::changed_keys(config::parse_deck(first, "rank 0's deck"), config::parse_deck(deck));
     std::string keys = config::describe(changes, config::KeyKind::meaning);
     const std::string conduct = config::describe(changes, config::KeyKind::conduct);
     if (!keys.empty() && !conduct.empty()) keys += '\n';
-    throw UserError(ExitCode::configuration,
-                    base::text("this rank's deck is not that of rank 0 (rank 0's value -> this rank's):\n", keys + conduct,
-                               "\n: give every rank the same deck and overrides; start again when the file has changed meanwhile"));
+    throw UserError(
+        ExitCode::configuration,
+        base::text("this rank's deck is not that of rank 0 (rank 0's value -> this rank's):\n",
+                   keys + conduct,
+                   "\n: give every rank the same deck and overrides; start again when the file has "
+                   "changed meanwhile"));
   });
 }
 
-text::Tokenizer load_same_tokenizer(const comm::CommView& world, const std::filesystem::path& folder) {
+text::Tokenizer load_same_tokenizer(const comm::CommView& world,
+                                    const std::filesystem::path& folder) {
   auto tokenizer = text::Tokenizer::load(folder);
   const std::string mine = digest_of(tokenizer);
   const std::string first = world.broadcast(mine, 0);
   comm::fail_together(world, [&] {
-    VALIDATE(first == mine, ExitCode::bad_data, "the tokenizer in ", folder.string(), " is not that of rank 0 (digest ", mine, " here, ", first,
-             " there): a file that changed while the job started, a stale cache of its file system, or another folder on this node; start again");
+    VALIDATE(first == mine, ExitCode::bad_data, "the tokenizer in ", folder.string(),
+             " is not that of rank 0 (digest ", mine, " here, ", first,
+             " there): a file that changed while the job started, a stale cache of its file "
+             "system, or another folder on this node; start again");
   });
   return tokenizer;
 }
 
-void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts) {
+void require_same_rows(const comm::CommView& world, const std::string& what,
+                       const data::PromptSet& prompts) {
   require_same(world, what, prompts.size(), fingerprint(prompts));
 }
 
-void require_same_rows(const comm::CommView& world, const std::string& what, const TrainingSet& rows) {
+void require_same_rows(const comm::CommView& world, const std::string& what,
+                       const TrainingSet& rows) {
   require_same(world, what, rows.size(), fingerprint(rows));
 }
 

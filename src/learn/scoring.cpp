@@ -21,8 +21,10 @@ at::Tensor index_tensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
-// The micro-batches of sequences with these lengths; the same number on every rank of `ranks`, empty ones at the end.
-ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::CommView& ranks, int64_t micro_batch_tokens) {
+// The micro-batches of sequences with these lengths; the same number on every rank of `ranks`,
+// empty ones at the end.
+ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::CommView& ranks,
+                               int64_t micro_batch_tokens) {
   auto bins = ppo::micro_batches(lengths, micro_batch_tokens, 1);
   bins.resize(static_cast<size_t>(ranks.max(static_cast<int64_t>(bins.size()))));
   return bins;
@@ -30,8 +32,8 @@ ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::
 
 // Runs `pass(batch, which)` for micro-batches of all samples. Collective.
 template <class Pass>
-void for_micro_batches(const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens, at::Device device,
-                       Pass pass) {
+void for_micro_batches(const Samples& samples, const comm::CommView& ranks,
+                       int64_t micro_batch_tokens, at::Device device, Pass pass) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
   for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
@@ -39,7 +41,8 @@ void for_micro_batches(const Samples& samples, const comm::CommView& ranks, int6
   }
 }
 
-// One number for each of some places, from micro-batches; on the device until the host reads all at once.
+// One number for each of some places, from micro-batches; on the device until the host reads all at
+// once.
 class DeviceValues {
  public:
   // values [n] for the next n places.
@@ -61,13 +64,15 @@ class DeviceValues {
 };
 
 // Where the action tokens of a micro-batch stand among all tokens of the samples.
-std::vector<int64_t> places_of(const ActionBatch& batch, const Samples& samples, const std::vector<int64_t>& which) {
+std::vector<int64_t> places_of(const ActionBatch& batch, const Samples& samples,
+                               const std::vector<int64_t>& which) {
   const auto* column = batch.host_columns.const_data_ptr<int64_t>();
   const int64_t count = batch.host_columns.numel();
   std::vector<int64_t> places;
   for (size_t s = 0; s < which.size(); ++s) {
     const int64_t shift = samples.begin(which[s]) - batch.packed.cu_seqlens[s];
-    for (auto k = std::ssize(places); k < count && column[k] < batch.packed.cu_seqlens[s + 1]; ++k) places.push_back(column[k] + shift);
+    for (auto k = std::ssize(places); k < count && column[k] < batch.packed.cu_seqlens[s + 1]; ++k)
+      places.push_back(column[k] + shift);
   }
   return places;
 }
@@ -81,7 +86,8 @@ at::Tensor written(const Samples& samples, const DeviceValues& values) {
 
 }  // namespace
 
-ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which, at::Device device) {
+ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which,
+                              at::Device device) {
   ActionBatch batch;
   std::vector<std::span<const int32_t>> sequences;
   std::vector<int64_t> columns;
@@ -116,36 +122,47 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
   return make_action_batch(samples, all, device);
 }
 
-at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens,
-                            double temperature, at::Device device, const BetweenMicroBatches& between) {
+at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
+                            const comm::CommView& ranks, int64_t micro_batch_tokens,
+                            double temperature, at::Device device,
+                            const BetweenMicroBatches& between) {
   DeviceValues values;
-  for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
-    const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
-    model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const auto head = kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
-                                                 kernels::Entropy::skip);
-      values.add(head.log_probs, places_of(batch, samples, which));
-    });
-    if (between) between();
-  });
+  for_micro_batches(
+      samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+        const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
+        model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          const auto head =
+              kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight,
+                                       batch.targets, temperature, kernels::Entropy::skip);
+          values.add(head.log_probs, places_of(batch, samples, which));
+        });
+        if (between) between();
+      });
   return written(samples, values);
 }
 
-at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between) {
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples,
+                         const comm::CommView& ranks, int64_t micro_batch_tokens,
+                         const ScoreScale& scale, at::Device device,
+                         const BetweenMicroBatches& between) {
   DeviceValues values;
-  for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
-    const trace::Region region{"value micro-batch", batch.packed.tokens()};
-    model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale), places_of(batch, samples, which));
-    });
-    if (between) between();
-  });
+  for_micro_batches(
+      samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+        const trace::Region region{"value micro-batch", batch.packed.tokens()};
+        model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale),
+                     places_of(batch, samples, which));
+        });
+        if (between) between();
+      });
   return written(samples, values);
 }
 
-std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences, const comm::CommView& ranks,
-                                   int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between) {
+std::vector<float> sequence_scores(zero::ShardedModel& model,
+                                   const std::vector<std::vector<int32_t>>& sequences,
+                                   const comm::CommView& ranks, int64_t micro_batch_tokens,
+                                   const ScoreScale& scale, at::Device device,
+                                   const BetweenMicroBatches& between) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
   DeviceValues values;
@@ -160,7 +177,8 @@ std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<
   }
   std::vector<float> all(sequences.size());
   values.write(all);
-  for (float& score : all) score = static_cast<float>((double{score} - scale.mean) / scale.deviation);
+  for (float& score : all)
+    score = static_cast<float>((double{score} - scale.mean) / scale.deviation);
   return all;
 }
 
@@ -175,9 +193,12 @@ ScoreScale critic_scale(const config::Options& options, const config::ModelShape
   return {*critic.score_mean, *critic.score_std};
 }
 
-at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale) {
-  const at::Tensor scores = at::linear(hidden.to(at::kFloat), head_weight.to(at::kFloat)).squeeze(1);
-  return scale.mean == 0 && scale.deviation == 1 ? scores : scores.sub(scale.mean).div(scale.deviation);
+at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight,
+                      const ScoreScale& scale) {
+  const at::Tensor scores =
+      at::linear(hidden.to(at::kFloat), head_weight.to(at::kFloat)).squeeze(1);
+  return scale.mean == 0 && scale.deviation == 1 ? scores
+                                                 : scores.sub(scale.mean).div(scale.deviation);
 }
 
 }  // namespace trireme::learn

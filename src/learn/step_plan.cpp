@@ -9,19 +9,22 @@
 
 namespace trireme::learn {
 
-EpochPlan plan_epoch(const config::Options& options, const SequenceList& sequences, int trainers, int64_t iteration, int64_t epoch) {
-  ppo::PlanInput input{.lengths = lengths_of(sequences),
-                       .owner = {},
-                       .ranks = trainers,
-                       .batch_size = options.train.batch_size,
-                       .micro_batch_tokens = options.train.micro_batch_tokens,
-                       .seed = static_cast<uint64_t>(options.run.seed),
-                       .shuffle = static_cast<uint64_t>((iteration - 1) * options.train.max_epochs + epoch)};
+EpochPlan plan_epoch(const config::Options& options, const SequenceList& sequences, int trainers,
+                     int64_t iteration, int64_t epoch) {
+  ppo::PlanInput input{
+      .lengths = lengths_of(sequences),
+      .owner = {},
+      .ranks = trainers,
+      .batch_size = options.train.batch_size,
+      .micro_batch_tokens = options.train.micro_batch_tokens,
+      .seed = static_cast<uint64_t>(options.run.seed),
+      .shuffle = static_cast<uint64_t>((iteration - 1) * options.train.max_epochs + epoch)};
   std::vector<int> owner(sequences.size(), 0);
   for (const ppo::OptimizerStep& step : ppo::plan_epoch(input)) {
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
       for (const auto& bin : step.micro_batches[rank]) {
-        for (const int64_t sequence : bin) owner[static_cast<size_t>(sequence)] = static_cast<int>(rank);
+        for (const int64_t sequence : bin)
+          owner[static_cast<size_t>(sequence)] = static_cast<int>(rank);
       }
     }
   }
@@ -29,7 +32,8 @@ EpochPlan plan_epoch(const config::Options& options, const SequenceList& sequenc
   return {std::move(owner), ppo::plan_epoch(input)};
 }
 
-ppo::Experience hand_over(const ppo::Experience& mine, const SequenceList& sequences, const std::vector<int>& owner, const comm::CommView& trainers) {
+ppo::Experience hand_over(const ppo::Experience& mine, const SequenceList& sequences,
+                          const std::vector<int>& owner, const comm::CommView& trainers) {
   auto out = ppo::Experience::from(Exchange(trainers).move(mine.to_samples(), sequences, owner));
   fill_if_empty(out);
   return out;
@@ -51,7 +55,9 @@ void count_balance(const ppo::OptimizerStep& step, const SequenceList& sequences
 
 void fill_if_empty(ppo::Experience& experience) {
   if (experience.sequences() > 0) return;
-  for (at::Tensor* column : {&experience.old_log_probs, &experience.values, &experience.advantages, &experience.returns}) *column = at::zeros({0}, at::kFloat);
+  for (at::Tensor* column :
+       {&experience.old_log_probs, &experience.values, &experience.advantages, &experience.returns})
+    *column = at::zeros({0}, at::kFloat);
 }
 
 }  // namespace trireme::learn

@@ -24,7 +24,10 @@ Ranges ranges_of(const std::vector<uint8_t>& mask) {
 }
 
 void add(Samples& samples, int64_t row, const std::vector<text::TokenId>& ids, Ranges targets) {
-  samples.add({.id = static_cast<uint64_t>(samples.size()), .prompt_row = row, .ids = ids, .action_ranges = std::move(targets)});
+  samples.add({.id = static_cast<uint64_t>(samples.size()),
+               .prompt_row = row,
+               .ids = ids,
+               .action_ranges = std::move(targets)});
 }
 
 void append_row(Samples& samples, int64_t row, const data::SftExample& example) {
@@ -33,11 +36,16 @@ void append_row(Samples& samples, int64_t row, const data::SftExample& example) 
 
 void append_row(Samples& samples, int64_t row, const data::PreferencePair& pair) {
   add(samples, row, pair.chosen, {{pair.prompt_length, static_cast<int64_t>(pair.chosen.size())}});
-  add(samples, row, pair.rejected, {{pair.prompt_length, static_cast<int64_t>(pair.rejected.size())}});
+  add(samples, row, pair.rejected,
+      {{pair.prompt_length, static_cast<int64_t>(pair.rejected.size())}});
 }
 
-int64_t tokens_in(const data::SftExample& example) { return static_cast<int64_t>(example.ids.size()); }
-int64_t tokens_in(const data::PreferencePair& pair) { return static_cast<int64_t>(pair.chosen.size() + pair.rejected.size()); }
+int64_t tokens_in(const data::SftExample& example) {
+  return static_cast<int64_t>(example.ids.size());
+}
+int64_t tokens_in(const data::PreferencePair& pair) {
+  return static_cast<int64_t>(pair.chosen.size() + pair.rejected.size());
+}
 
 }  // namespace
 
@@ -66,8 +74,8 @@ std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int r
   return std::move(ppo::interleaved_bins(lengths, ranks)[static_cast<size_t>(rank)]);
 }
 
-std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows, const comm::CommView& ranks,
-                                int64_t micro_batch_tokens) {
+std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows,
+                                const comm::CommView& ranks, int64_t micro_batch_tokens) {
   std::vector<int64_t> lengths;
   for (const int64_t row : rows) lengths.push_back(set.tokens(row));
   const std::vector<int64_t> mine = share_of(lengths, ranks.size(), ranks.rank());

@@ -49,7 +49,8 @@ std::string to_stored(const report::IterationMetrics& metrics, const Learning* l
   return base::to_bytes(part);
 }
 
-Unfinished share_unfinished(const comm::CommView& world, const std::string& phase, std::string_view parts) {
+Unfinished share_unfinished(const comm::CommView& world, const std::string& phase,
+                            std::string_view parts) {
   Unfinished out;
   base::WireReader reader(parts, "the unfinished iteration of the checkpoint");
   while (!reader.done()) {
@@ -68,10 +69,15 @@ Unfinished share_unfinished(const comm::CommView& world, const std::string& phas
 
 Learning learning_of(const Unfinished& unfinished, Samples samples, int rank, int size) {
   const auto& parts = unfinished.trainers;
-  VALIDATE(!parts.empty(), ExitCode::bad_data, "the checkpoint lies inside an iteration, but no trainer has left anything: it is of another program");
+  VALIDATE(!parts.empty(), ExitCode::bad_data,
+           "the checkpoint lies inside an iteration, but no trainer has left anything: it is of "
+           "another program");
   const bool same = static_cast<int>(parts.size()) == size;
   const UnfinishedPart& mine = parts[same ? static_cast<size_t>(rank) : 0];
-  Learning out{.experience = ppo::Experience::from(std::move(samples)), .mismatch = mine.mismatch, .pipeline = mine.pipeline, .update = mine.update};
+  Learning out{.experience = ppo::Experience::from(std::move(samples)),
+               .mismatch = mine.mismatch,
+               .pipeline = mine.pipeline,
+               .update = mine.update};
   fill_if_empty(out.experience);
   if (same) return out;
   clear_sums(out);

@@ -18,10 +18,13 @@ namespace {
 // A micro-batch on the device: its packed sequences and its columns of action tokens.
 struct DeviceBatch {
   DeviceBatch(const ppo::Experience& experience, at::Device where)
-      : device(where), actions(make_action_batch(experience.samples, where)), mask(at::ones_like(actions.columns, at::kByte)) {}
+      : device(where),
+        actions(make_action_batch(experience.samples, where)),
+        mask(at::ones_like(actions.columns, at::kByte)) {}
   // The action columns of a host tensor [T]; undefined stays undefined.
   at::Tensor column(const at::Tensor& all) const {
-    return all.defined() ? kernels::to_device(all.index_select(0, actions.host_columns), device) : at::Tensor{};
+    return all.defined() ? kernels::to_device(all.index_select(0, actions.host_columns), device)
+                         : at::Tensor{};
   }
 
   at::Device device;
@@ -33,7 +36,9 @@ struct DeviceBatch {
 ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples) {
   const std::vector<int64_t>& sequences = batch.actions.segments.cu_seqlens();
   const auto* column = batch.actions.host_columns.const_data_ptr<int64_t>();
-  const auto version = [&](int64_t action) { return samples.version[static_cast<size_t>(column[action])]; };
+  const auto version = [&](int64_t action) {
+    return samples.version[static_cast<size_t>(column[action])];
+  };
   std::vector<int64_t> cuts{0};
   for (size_t i = 0; i + 1 < sequences.size(); ++i) {
     for (int64_t action = sequences[i]; action < sequences[i + 1]; ++action) {
@@ -44,14 +49,16 @@ ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples)
   return ppo::Segments(cuts, batch.device);
 }
 
-// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, then ppo::PolicyStatistics.
+// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, then
+// ppo::PolicyStatistics.
 constexpr size_t first_statistic = 3;
 
 void add_to(UpdateReport& report, const std::vector<double>& sums) {
   report.policy_loss += sums[0];
   report.kl_loss += sums[1];
   report.entropy += sums[2];
-  for (size_t i = 0; i < ppo::PolicyStatistics::count; ++i) report.statistics.sums[i] += sums[first_statistic + i];
+  for (size_t i = 0; i < ppo::PolicyStatistics::count; ++i)
+    report.statistics.sums[i] += sums[first_statistic + i];
 }
 
 kernels::Entropy entropy_mode(const config::ActorOptions& options) {
@@ -59,9 +66,9 @@ kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
 }
 
-at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch, const kernels::TokenLogProbs& head,
-                      const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient,
-                      DeviceSums& sums) {
+at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch,
+                      const kernels::TokenLogProbs& head, const ppo::Normalizer& normalizer,
+                      const config::Options& options, double kl_coefficient, DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
   ppo::PolicyLossInput input{head.log_probs,
                              batch.column(experience.old_log_probs),
@@ -70,13 +77,14 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                              batch.mask,
                              batch.actions.segments,
                              batch.column(experience.sample_log_probs)};
-  if (how.correction.level == config::CorrectionLevel::segment) input.written = written_segments(batch, experience.samples);
+  if (how.correction.level == config::CorrectionLevel::segment)
+    input.written = written_segments(batch, experience.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
   at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl;
   if (options.algo.kl.use_loss && experience.ref_log_probs.defined()) {
-    kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs, batch.mask,
-                      batch.actions.segments, options.algo.kl, normalizer);
+    kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs,
+                      batch.mask, batch.actions.segments, options.algo.kl, normalizer);
     loss = loss.add(kl, kl_coefficient);
   }
   if (const auto& coefficient = options.actor.entropy_coef) {
@@ -88,22 +96,27 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
   return loss;
 }
 
-// The language-model loss on texts (PPO-ptx; Ouyang et al. 2022, eq. 2), token-mean over the step's texts.
-void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, at::Device device,
-                           DeviceSums& sums) {
+// The language-model loss on texts (PPO-ptx; Ouyang et al. 2022, eq. 2), token-mean over the step's
+// texts.
+void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step,
+                           const config::Options& options, at::Device device, DeviceSums& sums) {
   int64_t left = std::ssize(step.pretraining);
   for (const RowBatch& part : step.pretraining) {
     const ActionBatch batch = make_action_batch(part.samples, device);
-    actor.forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const auto head =
-          kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip,
-                                   kernels::vocabulary_chunk, options.train.logits_memory.count);
-      const at::Tensor loss = ppo::sft_loss(head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
-                                            config::LossAggregation::token_mean,
-                                            {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
-      sums.add({loss});
-      return loss.mul(options.actor.ptx_coef);
-    }, zero::reduce_before(--left));
+    actor.forward_backward(
+        batch.packed,
+        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          const auto head = kernels::token_log_probs(
+              hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0,
+              kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count);
+          const at::Tensor loss = ppo::sft_loss(
+              head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
+              config::LossAggregation::token_mean,
+              {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
+          sums.add({loss});
+          return loss.mul(options.actor.ptx_coef);
+        },
+        zero::reduce_before(--left));
   }
 }
 
@@ -122,8 +135,9 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
           .max_norm = options.max_norm};
 }
 
-zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options,
-                            double kl_coefficient, double lr, at::Device device, UpdateReport& report,
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
+                            const config::Options& options, double kl_coefficient, double lr,
+                            at::Device device, UpdateReport& report,
                             const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
@@ -131,12 +145,17 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
   for (const ppo::Experience& experience : step.micro_batches) {
     const DeviceBatch batch(experience, device);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
-    actor.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
-                                                 scoring_temperature(options), entropy_mode(options.actor),
-                                                 kernels::vocabulary_chunk, options.train.logits_memory.count);
-      return actor_loss(experience, batch, head, step.normalizer, options, kl_coefficient, sums);
-    }, zero::reduce_before(--left));
+    actor.forward_backward(
+        batch.actions.packed,
+        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          const auto head = kernels::token_log_probs(
+              hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
+              scoring_temperature(options), entropy_mode(options.actor), kernels::vocabulary_chunk,
+              options.train.logits_memory.count);
+          return actor_loss(experience, batch, head, step.normalizer, options, kl_coefficient,
+                            sums);
+        },
+        zero::reduce_before(--left));
     if (between) between();
   }
   pretraining_gradients(actor, step, options, device, of_texts);
@@ -151,8 +170,9 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
   return result;
 }
 
-zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr,
-                             at::Device device, UpdateReport& report, const BetweenMicroBatches& between) {
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
+                             const config::Options& options, double lr, at::Device device,
+                             UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
@@ -160,14 +180,19 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
   for (const ppo::Experience& experience : step.micro_batches) {
     const DeviceBatch batch(experience, device);
     trace::count("critic_positions_trained", batch.actions.packed.ids.numel());
-    critic.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
-      at::Tensor loss = ppo::value_loss(values, batch.column(experience.values), batch.column(experience.returns), batch.mask,
-                                        batch.actions.segments, options.critic.value_clip, config::LossAggregation::token_mean,
-                                        step.normalizer);
-      sums.add({loss});
-      return loss;
-    }, zero::reduce_before(--left));
+    critic.forward_backward(
+        batch.actions.packed,
+        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          const at::Tensor values =
+              score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
+          at::Tensor loss = ppo::value_loss(values, batch.column(experience.values),
+                                            batch.column(experience.returns), batch.mask,
+                                            batch.actions.segments, options.critic.value_clip,
+                                            config::LossAggregation::token_mean, step.normalizer);
+          sums.add({loss});
+          return loss;
+        },
+        zero::reduce_before(--left));
     if (between) between();
   }
   report.critic_lr = lr;

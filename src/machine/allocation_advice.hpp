@@ -26,8 +26,9 @@ struct PlannedJob {
   model::ModelSpec actor;
 };
 
-// From now on a failed allocation of this process is told with the largest entries of this rank's ledger in the phase in which it failed, what is free
-// now, and changes of the deck that need a fifth less (base::describe).
+// From now on a failed allocation of this process is told with the largest entries of this rank's
+// ledger in the phase in which it failed, what is free now, and changes of the deck that need a
+// fifth less (base::describe).
 void advise_on_allocations(PlannedJob planned);
 
 }  // namespace trireme::machine

@@ -34,24 +34,31 @@ GpuIdentity& gpu_identity() {
   return identity;
 }
 
-// What LibTorch's allocator and the exchanges hold. Their peaks need not have come together: the sum is from above.
+// What LibTorch's allocator and the exchanges hold. Their peaks need not have come together: the
+// sum is from above.
 trace::Memory device_memory() {
   const int64_t device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
-  const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
-  const auto& reserved = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  const auto stats =
+      c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  const auto& reserved =
+      stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   const auto exchanges = comm::device_bytes();
   return {reserved.current + exchanges.held, reserved.peak + exchanges.peak};
 }
 
-// The program's kernels, unless they compute something else than LibTorch's operators on this device or another rank's: ranks count on each other's memory
-// and bits.
+// The program's kernels, unless they compute something else than LibTorch's operators on this
+// device or another rank's: ranks count on each other's memory and bits.
 void use_own_kernels(at::Device device, const comm::CommView& world) {
   const auto* own = kernels::device_kernels();
-  const std::string problem = problem_of_any(world, own == nullptr ? "" : model::row_operators_problem(device));
-  if (own != nullptr && problem.empty()) log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
+  const std::string problem =
+      problem_of_any(world, own == nullptr ? "" : model::row_operators_problem(device));
+  if (own != nullptr && problem.empty())
+    log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
   if (problem.empty()) return;
   kernels::set_device_kernels(nullptr);
-  if (world.rank() == 0) log::warning(base::text("the program's kernels are put aside (", problem, "): LibTorch's operators do their work, which is slower"));
+  if (world.rank() == 0)
+    log::warning(base::text("the program's kernels are put aside (", problem,
+                            "): LibTorch's operators do their work, which is slower"));
 }
 
 // The same for the product that adds to fp32 matrices.
@@ -60,7 +67,8 @@ void use_adding_product(at::Device device, const comm::CommView& world) {
   if (problem.empty()) return;
   kernels::set_device_product(nullptr);
   if (world.rank() == 0) {
-    log::warning(base::text("products on the GPU that add to fp32 gradients are put aside (", problem,
+    log::warning(base::text("products on the GPU that add to fp32 gradients are put aside (",
+                            problem,
                             "): LibTorch rounds each to bf16 first, in memory of its own"));
   }
 }
@@ -68,33 +76,43 @@ void use_adding_product(at::Device device, const comm::CommView& world) {
 }  // namespace
 
 int visible_gpus() {
-  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount())
+                                       : 0;
 }
 
-at::Device choose_device(config::Device wanted, const comm::CommView& world, const comm::NodeTopology& topology) {
+at::Device choose_device(config::Device wanted, const comm::CommView& world,
+                         const comm::NodeTopology& topology) {
   if (wanted == config::Device::cpu) return at::kCPU;
   const int gpus = visible_gpus();
   const bool built = at::detail::getCUDAHooks().hasCUDART();
-  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment, "a GPU was asked for (run.device or --device = \"cuda\"), but ",
+  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment,
+           "a GPU was asked for (run.device or --device = \"cuda\"), but ",
            built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
-                 : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
+                 : "this program has no GPU support: build it where nvcc and the GPU wheels are "
+                   "(TRIREME_GPU=1 ./bootstrap.sh build),",
            " or ask for \"cpu\"");
   const auto seen = world.gather_values(gpus);
   const auto without = std::ranges::count(seen, 0);
   const bool everywhere = without == 0;
   if (!everywhere && without < world.size()) {
     const auto rank = std::ranges::find(seen, 0) - seen.begin();
-    throw UserError(ExitCode::unfit_environment,
-                    base::text("no GPU is visible to ", without, " of ", world.size(), " ranks, while the others have some (the first is rank ", rank,
-                               " on ", topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
-                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or ask for \"cpu\" (run.device, --device)"));
+    throw UserError(
+        ExitCode::unfit_environment,
+        base::text(
+            "no GPU is visible to ", without, " of ", world.size(),
+            " ranks, while the others have some (the first is rank ", rank, " on ",
+            topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
+            "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or "
+            "ask for \"cpu\" (run.device, --device)"));
   }
   if (world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
   if (!everywhere) return at::kCPU;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(topology.local_rank % gpus));
 }
 
-at::Device state_device(const config::Options& options, at::Device device) { return options.train.optimizer_offload ? at::Device(at::kCPU) : device; }
+at::Device state_device(const config::Options& options, at::Device device) {
+  return options.train.optimizer_offload ? at::Device(at::kCPU) : device;
+}
 
 void set_allocator() {
   for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
@@ -106,8 +124,11 @@ void set_allocator() {
 std::string problem_of_any(const comm::CommView& world, const std::string& problem) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  const auto all = world.all_gather(problem.empty() ? "" : base::text("on rank ", world.rank(), " of ", host.data(), ": ", problem));
-  const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  const auto all = world.all_gather(
+      problem.empty() ? ""
+                      : base::text("on rank ", world.rank(), " of ", host.data(), ": ", problem));
+  const auto first =
+      std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   return first == all.end() ? "" : *first;
 }
 
@@ -115,7 +136,8 @@ void use_device(at::Device device, bool deterministic, const comm::CommView& wor
   if (device.is_cpu()) return;
   auto& context = at::globalContext();
   if (deterministic) {
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // cuBLAS repeats its sums only with workspaces of a fixed size
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8",
+           0);  // cuBLAS repeats its sums only with workspaces of a fixed size
     context.setDeterministicAlgorithms(true, false);
   }
   set_allocator();
@@ -129,18 +151,22 @@ void use_device(at::Device device, bool deterministic, const comm::CommView& wor
 }
 
 void wait_for(at::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 int64_t free_memory(at::Device device) {
-  if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+  if (!device.is_cpu())
+    return static_cast<int64_t>(
+        c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
   return job::available_memory().bytes;
 }
 
 int64_t held_memory(at::Device device) {
   if (device.is_cpu()) return trace::host_memory().resident;
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+      .current;
 }
 
 DeviceKinds device_kinds(at::Device device, int64_t taken) {
@@ -160,18 +186,22 @@ void give_back_unused(at::Device device) {
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
 }
 
-std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology, at::Device device) {
+std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology,
+                                 at::Device device) {
   EXPECT(device.is_cpu() || gpu_identity() != nullptr);
-  const auto all = world.all_gather(base::text(topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
+  const auto all = world.all_gather(
+      base::text(topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
   std::vector<int> out;
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (all[static_cast<size_t>(rank)] == all[static_cast<size_t>(world.rank())]) out.push_back(rank);
+    if (all[static_cast<size_t>(rank)] == all[static_cast<size_t>(world.rank())])
+      out.push_back(rank);
   }
   return out;
 }
 
 int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks) {
-  return std::ranges::count_if(ranks, [&here](int rank) { return std::ranges::find(here, rank) != here.end(); });
+  return std::ranges::count_if(
+      ranks, [&here](int rank) { return std::ranges::find(here, rank) != here.end(); });
 }
 
 std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }

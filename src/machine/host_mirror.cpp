@@ -2,10 +2,10 @@
 
 #include "trireme/machine/host_mirror.hpp"
 
-#include "trireme/machine/device.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/locked_bytes.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::machine {
@@ -45,7 +45,8 @@ void HostMirror::copy(Direction direction) {
   constexpr bool asynchronous = true;
   for (const auto& [array, copy] : copies_) {
     if (copy.bytes == 0) continue;
-    at::Tensor host = bytes_at(copy.host, copy.bytes, at::kCPU), device = bytes_at(array, copy.bytes, device_);
+    at::Tensor host = bytes_at(copy.host, copy.bytes, at::kCPU),
+               device = bytes_at(array, copy.bytes, device_);
     if (direction == Direction::to_host) {
       host.copy_(device, asynchronous);
     } else {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "machine/allocation_advice.hpp"
-#include "trireme/machine/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_product.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::machine {
@@ -30,7 +30,8 @@ plan::ModelLayout layout_at(const std::string& path, model::HeadKind head) {
 // What this rank's memory is, before the ledger is known.
 struct Place {
   int64_t device_free = plan::free_unknown, host_free = plan::free_unknown;
-  std::string device_pool, host_pool;  // names that ranks of one GPU or one node and control group share
+  std::string device_pool,
+      host_pool;  // names that ranks of one GPU or one node and control group share
 };
 
 Place measure(const comm::NodeTopology& topology, at::Device device) {
@@ -38,7 +39,9 @@ Place measure(const comm::NodeTopology& topology, at::Device device) {
   const auto host = job::available_memory();
   out.host_free = host.bytes;
   // Nodes may share a name.
-  out.host_pool = base::text("node ", topology.node, ", ", topology.host_of_node.at(static_cast<size_t>(topology.node)), ", ", host.limited_by);
+  out.host_pool = base::text("node ", topology.node, ", ",
+                             topology.host_of_node.at(static_cast<size_t>(topology.node)), ", ",
+                             host.limited_by);
   if (device.is_cpu()) return out;
   out.device_free = free_memory(device);
   out.device_pool = base::text(topology.node, " ", gpu_bus(device.index()));
@@ -47,11 +50,17 @@ Place measure(const comm::NodeTopology& topology, at::Device device) {
 
 uint64_t number_of(const std::string& pool) { return std::hash<std::string>{}(pool); }
 
-std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::string& where, const plan::CutActor& cut) {
-  std::string out = base::text("this job needs more memory than there is (", where, "): ", plan::describe(pool), "\nlargest on rank ", pool.fullest,
-                               " (~: estimated):\n", plan::contributors(plan::memory_of_rank(job, pool.fullest), pool.place, pool.phase, 8));
+std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::string& where,
+                    const plan::CutActor& cut) {
+  std::string out = base::text(
+      "this job needs more memory than there is (", where, "): ", plan::describe(pool),
+      "\nlargest on rank ", pool.fullest, " (~: estimated):\n",
+      plan::contributors(plan::memory_of_rank(job, pool.fullest), pool.place, pool.phase, 8));
   const auto remedies = plan::nearest_fits(job, cut, 4);
-  if (remedies.empty()) out += "\nno single change of the deck, and no pair of changes, makes it fit: use a smaller model or a larger machine";
+  if (remedies.empty())
+    out +=
+        "\nno single change of the deck, and no pair of changes, makes it fit: use a smaller model "
+        "or a larger machine";
   for (const auto& remedy : remedies) out += base::text("\nfits: ", remedy.change);
   return out;
 }
@@ -75,7 +84,8 @@ std::map<std::string, int64_t> peaks_by_phase(const comm::CommView& world) {
     if (memory.device > 0) mine.emplace_back(name + "_device_peak", memory.device);
   }
   std::map<std::string, int64_t> out;
-  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) out[name] = std::max(out[name], bytes);
+  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine))
+    out[name] = std::max(out[name], bytes);
   return out;
 }
 
@@ -83,7 +93,9 @@ void log_plan(const std::vector<plan::Pool>& pools) {
   for (const plan::Place place : {plan::Place::device, plan::Place::host}) {
     const plan::Pool* tightest = nullptr;
     for (const plan::Pool& pool : pools) {
-      if (pool.place == place && (!tightest || pool.free - pool.need < tightest->free - tightest->need)) tightest = &pool;
+      if (pool.place == place &&
+          (!tightest || pool.free - pool.need < tightest->free - tightest->need))
+        tightest = &pool;
     }
     if (tightest) log::info("memory: " + plan::describe(*tightest));
   }
@@ -97,45 +109,66 @@ plan::ModelLayout layout_of(const model::ModelSpec& spec) {
   return out;
 }
 
-plan::JobModels job_models(const config::Options& options, config::Command command, const model::ModelSpec& actor,
-                           const model::ModelSpec* critic) {
+plan::JobModels job_models(const config::Options& options, config::Command command,
+                           const model::ModelSpec& actor, const model::ModelSpec* critic) {
   plan::JobModels out;
   out.actor = layout_of(actor);
   const bool ppo = command == config::Command::ppo;
-  if (ppo) out.slices = model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
+  if (ppo)
+    out.slices =
+        model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
   if (critic) out.critic = layout_of(*critic);
   for (const auto& source : options.reward.source) {
-    if (ppo && source.kind == config::RewardKind::model) out.reward_models.push_back(layout_at(source.path, model::HeadKind::score));
+    if (ppo && source.kind == config::RewardKind::model)
+      out.reward_models.push_back(layout_at(source.path, model::HeadKind::score));
   }
   if (ppo ? options.needs_reference() : command == config::Command::dpo) {
-    out.reference = options.reference.path.empty() ? out.actor : layout_at(options.reference.path, model::HeadKind::language);
+    out.reference = options.reference.path.empty()
+                        ? out.actor
+                        : layout_at(options.reference.path, model::HeadKind::language);
   }
   return out;
 }
 
-void MemoryCheck::admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
-                        const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device) {
+void MemoryCheck::admit(const config::Options& options, config::Command command,
+                        const config::RoleMap& roles, const comm::CommView& world,
+                        const comm::NodeTopology& topology, const model::ModelSpec& actor,
+                        const model::ModelSpec* critic, at::Device device) {
   const trace::Region region{"memory check"};
-  world.barrier();  // devices are current, plugins started: what is free now is what the job can have
+  world.barrier();  // devices are current, plugins started: what is free now is what the job can
+                    // have
   const Place place = measure(topology, device);
   const auto places = world.all_gather(place.device_pool);
-  const auto sharers = std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
+  const auto sharers =
+      std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
   device_free_ = device.is_cpu() ? 0 : place.device_free;
-  // The same job on every rank, so that each knows the ledgers of all: what the rank with least has, and the kernels that all agreed on (use_device()).
-  const plan::Machine machine{.name = "this", .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
-                              .host_bytes = world.min(place.host_free)};
+  // The same job on every rank, so that each knows the ledgers of all: what the rank with least
+  // has, and the kernels that all agreed on (use_device()).
+  const plan::Machine machine{
+      .name = "this",
+      .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
+      .host_bytes = world.min(place.host_free)};
   const plan::JobModels models = job_models(options, command, actor, critic);
   const config::RoleMap map = planned_roles(roles, world.size(), command);
   config::Options settled = options;
   const bool own_kernels = kernels::device_kernels() != nullptr;
-  if (!device.is_cpu() && kernels::device_product() == nullptr) settled.train.exact_products = false;  // put aside
-  plan::Job job{.options = settled, .roles = map, .node_of_rank = topology.node_of, .models = models, .machine = machine, .compute = options.model.compute(),
-                .command = command, .own_kernels = own_kernels, .context_stands = !device.is_cpu()};
+  if (!device.is_cpu() && kernels::device_product() == nullptr)
+    settled.train.exact_products = false;  // put aside
+  plan::Job job{.options = settled,
+                .roles = map,
+                .node_of_rank = topology.node_of,
+                .models = models,
+                .machine = machine,
+                .compute = options.model.compute(),
+                .command = command,
+                .own_kernels = own_kernels,
+                .context_stands = !device.is_cpu()};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
     std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
-    std::tie(mine.device_pool, mine.host_pool) = std::tuple(number_of(place.device_pool), number_of(place.host_pool));
+    std::tie(mine.device_pool, mine.host_pool) =
+        std::tuple(number_of(place.device_pool), number_of(place.host_pool));
     return plan::pools_of(world.gather_values(mine));
   };
   const int64_t layers = actor.shape.layers;
@@ -149,33 +182,41 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   job.keeps_caches = keeps_caches_ = caches.stay;
   const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, own_kernels, job.context_stands, world.rank(),
+  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(),
+                         command, job.keeps_caches, own_kernels, job.context_stands, world.rank(),
                          actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
   for (int kind = 0; kind < plan::kind_count; ++kind) {
-    planned_kinds_[static_cast<size_t>(kind)] = world.max(ledger.peak(plan::Place::device, static_cast<plan::Kind>(kind)));
+    planned_kinds_[static_cast<size_t>(kind)] =
+        world.max(ledger.peak(plan::Place::device, static_cast<plan::Kind>(kind)));
   }
 
   const int worst = plan::worst_pool(pools);
   if (world.rank() == 0) log_plan(pools);
   if (worst < 0) return;
   const plan::Pool& pool = pools[static_cast<size_t>(worst)];
-  const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool : place.host_pool);
+  const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool
+                                                                        : place.host_pool);
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
-  const std::string message = refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
+  const std::string message =
+      refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
   const bool refuses = options.run.memory_check == config::MemoryCheck::refuse;
-  VALIDATE(!refuses, ExitCode::configuration, message,
-           "\nwhere the estimate is wrong: run.memory_check = \"warn\" goes on (docs/user/plan.md)");
+  VALIDATE(
+      !refuses, ExitCode::configuration, message,
+      "\nwhere the estimate is wrong: run.memory_check = \"warn\" goes on (docs/user/plan.md)");
   if (world.rank() == 0) log::warning(message);
 }
 
-std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world, at::Device device) {
+std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,
+                                                    at::Device device) {
   std::map<std::string, int64_t> out = peaks_by_phase(world);
   out["planned_host_peak"] = planned_host_;
   if (device.is_cpu()) return out;
   const int64_t taken = device_free_ - free_memory(device);
-  device_peak_ = std::max(device_peak_, taken);  // at reports: what was given back in between (give_back_unused) is not seen
+  device_peak_ =
+      std::max(device_peak_,
+               taken);  // at reports: what was given back in between (give_back_unused) is not seen
   out["planned_device_peak"] = planned_device_;
   out["device_peak"] = world.max(device_peak_);
   const DeviceKinds kinds = device_kinds(device, taken);
@@ -191,15 +232,20 @@ std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,
 
 std::string MemoryCheck::compare(const std::map<std::string, int64_t>& figures) {
   std::string out;
-  const auto add = [&](const std::string& name, const std::string& before, const std::string& what) {
+  const auto add = [&](const std::string& name, const std::string& before,
+                       const std::string& what) {
     const auto planned = figures.find("planned_" + name), measured = figures.find(name);
     if (planned == figures.end() || measured == figures.end()) return false;
-    const auto gigabytes = [](int64_t bytes) { return base::text(base::fixed(static_cast<double>(bytes) * 1e-9, 3), " GB"); };
-    out += base::text(before, what, " ", gigabytes(planned->second), " planned, ", gigabytes(measured->second), " measured");
+    const auto gigabytes = [](int64_t bytes) {
+      return base::text(base::fixed(static_cast<double>(bytes) * 1e-9, 3), " GB");
+    };
+    out += base::text(before, what, " ", gigabytes(planned->second), " planned, ",
+                      gigabytes(measured->second), " measured");
     return true;
   };
   for (const std::string place : {"host", "device"}) {
-    if (add(place + "_peak", out.empty() ? "memory: " : "; ", place + " peak")) out += " (of the rank that has most)";
+    if (add(place + "_peak", out.empty() ? "memory: " : "; ", place + " peak"))
+      out += " (of the rank that has most)";
   }
   for (int kind = 0; kind < plan::kind_count; ++kind) {
     const std::string name = plan::to_string(static_cast<plan::Kind>(kind));

@@ -14,32 +14,42 @@ namespace trireme::machine {
 namespace {
 
 void warn_of_placement(const config::Options& options, const comm::Roles& roles) {
-  for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of)) log::warning(warning);
+  for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of))
+    log::warning(warning);
 }
 
 // What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
-void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
+void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places,
+                 const ThreadPlan& threads) {
   log::info(base::text("threads: ", job::describe_threads(places), ", ",
-                       threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
+                       threads.not_pinned.empty() ? "pinned one to a core"
+                                                  : "not pinned (" + threads.not_pinned + ")"));
   const auto node_cores = static_cast<int>(places.front().node_cores.size());
-  for (const auto& warning : job::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
-  const bool threads_of_ours = std::any_of(places.begin(), places.end(), [](const job::RankPlace& place) { return place.threads[1] > 1 && place.gpus == 0; });
-  const std::string spinning = threads_of_ours ? job::spinning_warning(job::process_environment) : "";
+  for (const auto& warning : job::affinity_warnings_of_job(places, node_cores))
+    log::warning(warning);
+  const bool threads_of_ours = std::any_of(
+      places.begin(), places.end(),
+      [](const job::RankPlace& place) { return place.threads[1] > 1 && place.gpus == 0; });
+  const std::string spinning =
+      threads_of_ours ? job::spinning_warning(job::process_environment) : "";
   if (!spinning.empty()) log::warning(spinning);
-  for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
+  for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0))
+    log::info("NOTE: " + note);
 }
 
 }  // namespace
 
-void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
+void log_start(const config::Options& options, const comm::Roles& roles,
+               const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
   const auto& facts = session.facts();
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
   log::info("launcher: " + job::describe(facts.launch));
   log::debug(base::text("kernels: ", kernels::runtime_name()));
-  log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
-                       roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
+  log::info(base::text("Trireme ", command, ": ", roles.world.size(),
+                       roles.world.size() == 1 ? " rank" : " ranks", " on ", roles.topology.nodes,
+                       roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
   if (command == "ppo") {
     log::info(base::text("roles: ", config::describe(roles.map)));
@@ -47,7 +57,9 @@ void log_start(const config::Options& options, const comm::Roles& roles, const c
   }
   log_threads(options, places, threads);
   log::info(base::text("run folder: ", options.run.dir));
-  if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
+  if (!facts.thread_multiple)
+    log::warning(
+        "this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
 }  // namespace trireme::machine

@@ -10,12 +10,12 @@
 
 #include <unistd.h>
 
-#include "trireme/machine/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/job/core_share.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/job/process_stat.hpp"
 #include "trireme/kernels/parallel.hpp"
+#include "trireme/machine/device.hpp"
 
 namespace trireme::machine {
 namespace {
@@ -30,17 +30,20 @@ std::vector<int> shares_of(const std::vector<const job::RankPlace*>& ranks) {
 }
 
 // Ranks of `node` that have one of the roles in [first, last).
-std::vector<job::RankPlace*> at_work(std::vector<job::RankPlace>& places, int node, size_t first, size_t last) {
+std::vector<job::RankPlace*> at_work(std::vector<job::RankPlace>& places, int node, size_t first,
+                                     size_t last) {
   std::vector<job::RankPlace*> out;
   for (auto& place : places) {
-    const bool has = std::any_of(place.threads.begin() + static_cast<std::ptrdiff_t>(first), place.threads.begin() + static_cast<std::ptrdiff_t>(last),
+    const bool has = std::any_of(place.threads.begin() + static_cast<std::ptrdiff_t>(first),
+                                 place.threads.begin() + static_cast<std::ptrdiff_t>(last),
                                  [](int threads) { return threads != 0; });
     if (place.node == node && has) out.push_back(&place);
   }
   return out;
 }
 
-// Divides the node's cores among its ranks that have one of these roles, which all get the same number.
+// Divides the node's cores among its ranks that have one of these roles, which all get the same
+// number.
 void share_among(std::vector<job::RankPlace>& places, int node, size_t first, size_t last) {
   const auto ranks = at_work(places, node, first, last);
   const auto shares = shares_of({ranks.begin(), ranks.end()});
@@ -54,7 +57,8 @@ void share_among(std::vector<job::RankPlace>& places, int node, size_t first, si
 std::vector<int> nodes_of(const std::vector<job::RankPlace>& places) {
   std::vector<int> nodes;
   for (const auto& place : places) {
-    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) nodes.push_back(place.node);
+    if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end())
+      nodes.push_back(place.node);
   }
   return nodes;
 }
@@ -62,7 +66,8 @@ std::vector<int> nodes_of(const std::vector<job::RankPlace>& places) {
 bool shares_a_core(const std::vector<job::RankPlace>& places, const job::RankPlace& mine) {
   return std::any_of(places.begin(), places.end(), [&](const auto& other) {
     return other.rank != mine.rank && other.node == mine.node &&
-           std::find_first_of(other.cores.begin(), other.cores.end(), mine.cores.begin(), mine.cores.end()) != other.cores.end();
+           std::find_first_of(other.cores.begin(), other.cores.end(), mine.cores.begin(),
+                              mine.cores.end()) != other.cores.end();
   });
 }
 
@@ -70,8 +75,11 @@ double seconds_of_thread(const std::filesystem::path& task) {
   double nanoseconds = 0;
   if (std::ifstream file(task / "schedstat"); file >> nanoseconds) return 1e-9 * nanoseconds;
   // Kernels without scheduler statistics count ticks.
-  const auto ticks = [&task](int field) { return static_cast<double>(job::stat_field(task / "stat", field).value_or(0)); };
-  return (ticks(job::stat_user_ticks) + ticks(job::stat_system_ticks)) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const auto ticks = [&task](int field) {
+    return static_cast<double>(job::stat_field(task / "stat", field).value_or(0));
+  };
+  return (ticks(job::stat_user_ticks) + ticks(job::stat_system_ticks)) /
+         static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 std::map<int64_t, double> seconds_by_thread() {
@@ -94,7 +102,9 @@ void Threads::use() const {
   });
 }
 
-std::vector<job::RankPlace> gather_places(const config::Options& options, const comm::CommView& world, const comm::NodeTopology& topology,
+std::vector<job::RankPlace> gather_places(const config::Options& options,
+                                          const comm::CommView& world,
+                                          const comm::NodeTopology& topology,
                                           const std::array<int, 3>& roles) {
   const auto cpus = job::cpus_of_process();
   const auto job = job::cpus_of_job();
@@ -133,7 +143,8 @@ void share_threads(const std::string& wish, std::vector<job::RankPlace>& places)
   }
 }
 
-ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places, int rank) {
+ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places,
+                        int rank) {
   const auto& mine = places.at(static_cast<size_t>(rank));
   job::PinFacts facts;
   facts.wanted = options.run.pin_threads != config::PinThreads::never;
@@ -147,16 +158,20 @@ ThreadPlan plan_threads(const config::Options& options, const std::vector<job::R
   }
   ThreadPlan plan;
   plan.not_pinned = job::why_not_pinned(facts);
-  const auto cpus = plan.not_pinned.empty() ? job::one_per_core(job::cpus_of_process()) : std::vector<int>{};
-  const auto of = [&](size_t role) { return Threads{std::max(1, mine.threads[role]), mine.threads[role] > 0 ? cpus : std::vector<int>{}}; };
+  const auto cpus =
+      plan.not_pinned.empty() ? job::one_per_core(job::cpus_of_process()) : std::vector<int>{};
+  const auto of = [&](size_t role) {
+    return Threads{std::max(1, mine.threads[role]),
+                   mine.threads[role] > 0 ? cpus : std::vector<int>{}};
+  };
   plan.trainer = of(0);
   plan.generator = of(1);
   plan.reward = of(2);
   return plan;
 }
 
-ThreadPlan plan_threads(const config::Options& options, const comm::CommView& world, const comm::NodeTopology& topology,
-                        const std::array<int, 3>& roles) {
+ThreadPlan plan_threads(const config::Options& options, const comm::CommView& world,
+                        const comm::NodeTopology& topology, const std::array<int, 3>& roles) {
   auto places = gather_places(options, world, topology, roles);
   share_threads(options.run.threads, places);
   return plan_threads(options, places, world.rank());
@@ -176,7 +191,9 @@ int ThreadMeter::worked() const {
   double busiest = 0;
   for (const auto& [thread, seconds] : spent_) busiest = std::max(busiest, seconds);
   if (busiest < worth_counting) return 0;
-  return static_cast<int>(std::count_if(spent_.begin(), spent_.end(), [&](const auto& one) { return one.second >= share_of_busiest * busiest; }));
+  return static_cast<int>(std::count_if(spent_.begin(), spent_.end(), [&](const auto& one) {
+    return one.second >= share_of_busiest * busiest;
+  }));
 }
 
 }  // namespace trireme::machine

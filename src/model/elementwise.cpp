@@ -23,10 +23,14 @@ using torch::autograd::variable_list;
 // Rows per task: a fixed number, so that sums over rows are cut alike for every number of threads.
 constexpr int64_t chunk_rows = 64;
 
-bool has_kernels(const at::Tensor& x) { return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16; }
+bool has_kernels(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+}
 
 // By kernels of our own: the row kernels of the host, or those of the device.
-bool fused(const at::Tensor& x) { return has_kernels(x) && (x.is_cpu() || (x.is_cuda() && kernels::device_kernels() != nullptr)); }
+bool fused(const at::Tensor& x) {
+  return has_kernels(x) && (x.is_cpu() || (x.is_cuda() && kernels::device_kernels() != nullptr));
+}
 
 using kernels::elements;
 using kernels::mutable_elements;
@@ -48,7 +52,8 @@ void for_row_chunks(int64_t rows, Body&& body) {
 }
 
 struct RmsNorm : Function<RmsNorm> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, double epsilon) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, double epsilon) {
     const at::Tensor x = input.contiguous();
     const at::Tensor w = weight.contiguous();
     const int64_t columns = x.size(-1);
@@ -57,12 +62,14 @@ struct RmsNorm : Function<RmsNorm> {
     at::Tensor inverse_rms = at::empty({rows}, x.options().dtype(at::kFloat));
     with_type(x, [&]<class T>(T*) {
       if (!x.is_cpu()) {
-        return on_device<T>().rms_norm(elements<T>(x), elements<T>(w), mutable_elements<T>(y), inverse_rms.mutable_data_ptr<float>(), rows,
-                                       columns, static_cast<float>(epsilon));
+        return on_device<T>().rms_norm(elements<T>(x), elements<T>(w), mutable_elements<T>(y),
+                                       inverse_rms.mutable_data_ptr<float>(), rows, columns,
+                                       static_cast<float>(epsilon));
       }
       for_row_chunks(rows, [&](int64_t, int64_t row, int64_t n) {
-        rms_norm_rows(elements<T>(x) + row * columns, elements<T>(w), mutable_elements<T>(y) + row * columns,
-                      inverse_rms.mutable_data_ptr<float>() + row, n, columns, static_cast<float>(epsilon));
+        rms_norm_rows(
+            elements<T>(x) + row * columns, elements<T>(w), mutable_elements<T>(y) + row * columns,
+            inverse_rms.mutable_data_ptr<float>() + row, n, columns, static_cast<float>(epsilon));
       });
     });
     context->save_for_backward({x, w, inverse_rms});
@@ -76,33 +83,43 @@ struct RmsNorm : Function<RmsNorm> {
     const int64_t columns = x.size(-1);
     const int64_t rows = x.numel() / columns;
     at::Tensor dx = at::empty_like(x);
-    // One partial weight gradient per chunk of rows, then added in order: the same sum for any number of threads.
-    at::Tensor partial = at::zeros({base::ceil_div(rows, chunk_rows), columns}, x.options().dtype(at::kFloat));
+    // One partial weight gradient per chunk of rows, then added in order: the same sum for any
+    // number of threads.
+    at::Tensor partial =
+        at::zeros({base::ceil_div(rows, chunk_rows), columns}, x.options().dtype(at::kFloat));
     with_type(x, [&]<class T>(T*) {
       if (!x.is_cpu()) {
-        return on_device<T>().rms_norm_backward(elements<T>(x), elements<T>(w), elements<T>(dy), inverse_rms.const_data_ptr<float>(),
-                                                mutable_elements<T>(dx), partial.mutable_data_ptr<float>(), rows, columns, chunk_rows);
+        return on_device<T>().rms_norm_backward(
+            elements<T>(x), elements<T>(w), elements<T>(dy), inverse_rms.const_data_ptr<float>(),
+            mutable_elements<T>(dx), partial.mutable_data_ptr<float>(), rows, columns, chunk_rows);
       }
       for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
         const int64_t at = row * columns;
         rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
-                               inverse_rms.const_data_ptr<float>() + row, mutable_elements<T>(dx) + at,
+                               inverse_rms.const_data_ptr<float>() + row,
+                               mutable_elements<T>(dx) + at,
                                partial.mutable_data_ptr<float>() + chunk * columns, n, columns);
       });
     });
-    return {dx, partial.sum(0), at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
+    return {
+        dx, partial.sum(0),
+        at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
   }
 };
 
 struct SwiGlu : Function<SwiGlu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_input, const at::Tensor& up_input) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_input,
+                            const at::Tensor& up_input) {
     const at::Tensor gate = gate_input.contiguous();
     const at::Tensor up = up_input.contiguous();
     at::Tensor y = at::empty_like(gate);
     with_type(gate, [&]<class T>(T*) {
-      if (!gate.is_cpu()) return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), 1, gate.numel(), gate.numel());
+      if (!gate.is_cpu())
+        return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), 1,
+                                     gate.numel(), gate.numel());
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
-        model::swiglu(elements<T>(gate) + first, elements<T>(up) + first, mutable_elements<T>(y) + first, last - first);
+        model::swiglu(elements<T>(gate) + first, elements<T>(up) + first,
+                      mutable_elements<T>(y) + first, last - first);
       });
     });
     context->save_for_backward({gate, up});
@@ -117,39 +134,44 @@ struct SwiGlu : Function<SwiGlu> {
     at::Tensor dup = at::empty_like(up);
     with_type(gate, [&]<class T>(T*) {
       if (!gate.is_cpu()) {
-        return on_device<T>().swiglu_backward(elements<T>(gate), elements<T>(up), elements<T>(dy), mutable_elements<T>(dgate),
-                                              mutable_elements<T>(dup), gate.numel());
+        return on_device<T>().swiglu_backward(elements<T>(gate), elements<T>(up), elements<T>(dy),
+                                              mutable_elements<T>(dgate), mutable_elements<T>(dup),
+                                              gate.numel());
       }
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
-                        mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first, last - first);
+                        mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first,
+                        last - first);
       });
     });
     return {dgate, dup};
   }
 };
 
-at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin,
-                  float direction) {
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos,
+                  const at::Tensor& sin, float direction) {
   const at::Tensor x = input.contiguous();
   const int64_t heads = x.size(1), head_dim = x.size(2);
   at::Tensor y = at::empty_like(x);
   with_type(x, [&]<class T>(T*) {
     if (!x.is_cpu()) {
-      return on_device<T>().rope(elements<T>(x), positions.const_data_ptr<int64_t>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+      return on_device<T>().rope(elements<T>(x), positions.const_data_ptr<int64_t>(),
+                                 cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
                                  mutable_elements<T>(y), x.size(0), heads, head_dim, direction);
     }
     for_row_chunks(x.size(0), [&](int64_t, int64_t token, int64_t n) {
       const int64_t at = token * heads * head_dim;
-      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(),
-                sin.const_data_ptr<float>(), mutable_elements<T>(y) + at, n, heads, head_dim, direction);
+      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token,
+                cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+                mutable_elements<T>(y) + at, n, heads, head_dim, direction);
     });
   });
   return y;
 }
 
 struct RotaryEmbedding : Function<RotaryEmbedding> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& positions, const at::Tensor& cos,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& positions, const at::Tensor& cos,
                             const at::Tensor& sin) {
     context->save_for_backward({positions, cos, sin});
     return rotate(x, positions, cos, sin, 1);
@@ -157,12 +179,15 @@ struct RotaryEmbedding : Function<RotaryEmbedding> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    return {rotate(gradients[0], saved[0], saved[1], saved[2], -1), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {rotate(gradients[0], saved[0], saved[1], saved[2], -1), at::Tensor(), at::Tensor(),
+            at::Tensor()};
   }
 };
 
-// Adds the rows of dy that belong to one token id in fp32, in token order. `order` lists the positions by id.
-void sum_embedding_rows(const at::Tensor& dy, const std::vector<int64_t>& order, const int64_t* ids, at::Tensor& dweight) {
+// Adds the rows of dy that belong to one token id in fp32, in token order. `order` lists the
+// positions by id.
+void sum_embedding_rows(const at::Tensor& dy, const std::vector<int64_t>& order, const int64_t* ids,
+                        at::Tensor& dweight) {
   const int64_t columns = dy.size(1);
   const at::Tensor sum = at::empty({columns}, dy.options().dtype(at::kFloat));
   for (size_t i = 0; i < order.size();) {
@@ -174,7 +199,8 @@ void sum_embedding_rows(const at::Tensor& dy, const std::vector<int64_t>& order,
 }
 
 struct EmbeddingRows : Function<EmbeddingRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& weight, const at::Tensor& ids) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& weight,
+                            const at::Tensor& ids) {
     context->save_for_backward({ids});
     context->saved_data["rows"] = weight.size(0);
     return at::embedding(weight, ids);
@@ -186,7 +212,8 @@ struct EmbeddingRows : Function<EmbeddingRows> {
     const int64_t* id = ids.const_data_ptr<int64_t>();
     std::vector<int64_t> order(static_cast<size_t>(ids.numel()));
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
-    std::stable_sort(order.begin(), order.end(), [id](int64_t a, int64_t b) { return id[a] < id[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [id](int64_t a, int64_t b) { return id[a] < id[b]; });
     at::Tensor dweight = at::zeros({context->saved_data["rows"].toInt(), dy.size(1)}, dy.options());
     sum_embedding_rows(dy, order, id, dweight);
     return {dweight, at::Tensor()};
@@ -202,7 +229,8 @@ at::Tensor rms_norm_composed(const at::Tensor& x, const at::Tensor& weight, doub
 }
 
 at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up) {
-  if (gate.scalar_type() == at::kFloat || gate.scalar_type() == at::kDouble) return at::silu(gate).mul(up);
+  if (gate.scalar_type() == at::kFloat || gate.scalar_type() == at::kDouble)
+    return at::silu(gate).mul(up);
   return at::silu(gate.to(at::kFloat)).mul(up.to(at::kFloat)).to(gate.scalar_type());
 }
 
@@ -216,7 +244,8 @@ at::Tensor apply_rope_composed(const at::Tensor& x, const at::Tensor& positions,
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (fused(x) && weight.scalar_type() == x.scalar_type()) return RmsNorm::apply(x, weight, epsilon);
+  if (fused(x) && weight.scalar_type() == x.scalar_type())
+    return RmsNorm::apply(x, weight, epsilon);
   return rms_norm_composed(x, weight, epsilon);
 }
 
@@ -226,11 +255,13 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
 
 at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& positions, const Rope& rope) {
   if (!fused(x)) return apply_rope_composed(x, positions, rope);
-  return RotaryEmbedding::apply(x, positions.contiguous(), rope.cos.contiguous(), rope.sin.contiguous());
+  return RotaryEmbedding::apply(x, positions.contiguous(), rope.cos.contiguous(),
+                                rope.sin.contiguous());
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids) {
-  return weight.is_cpu() && has_kernels(weight) ? EmbeddingRows::apply(weight, ids) : at::embedding(weight, ids);
+  return weight.is_cpu() && has_kernels(weight) ? EmbeddingRows::apply(weight, ids)
+                                                : at::embedding(weight, ids);
 }
 
 }  // namespace trireme::model

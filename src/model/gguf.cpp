@@ -17,8 +17,8 @@ int64_t heads_of_permuted(const std::string& name, const config::ModelShape& sha
   return 0;
 }
 
-// Hugging Face keeps the two halves of a head one after the other, llama.cpp interleaves them: row (h, s, i) of
-// [heads, 2, hd / 2] is stored as row (h, i, s).
+// Hugging Face keeps the two halves of a head one after the other, llama.cpp interleaves them: row
+// (h, s, i) of [heads, 2, hd / 2] is stored as row (h, i, s).
 int64_t stored_row(int64_t row, int64_t rows, int64_t heads) {
   if (heads == 0) return row;
   const int64_t head_dim = rows / heads;
@@ -36,13 +36,17 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
   for (auto& info : header.tensors) {
     if (info.name == "rope_freqs.weight") continue;  // part of the shape now
     const std::string name = hugging_face_name(info.name);
-    Tensor tensor{{name, std::move(info.shape)}, info.type, info.begin, heads_of_permuted(name, shape_)};
-    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.rows() == tensor.permuted_heads * shape_.head_dim, ExitCode::bad_data,
-             path.string(), ": ", info.name, " has ", tensor.spec.rows(), " rows, not ", tensor.permuted_heads, " heads of ",
-             shape_.head_dim);
-    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.shape.size() == 2 || find_gguf_type(tensor.type)->elements == 1,
+    Tensor tensor{
+        {name, std::move(info.shape)}, info.type, info.begin, heads_of_permuted(name, shape_)};
+    VALIDATE(
+        tensor.permuted_heads == 0 || tensor.spec.rows() == tensor.permuted_heads * shape_.head_dim,
+        ExitCode::bad_data, path.string(), ": ", info.name, " has ", tensor.spec.rows(),
+        " rows, not ", tensor.permuted_heads, " heads of ", shape_.head_dim);
+    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.shape.size() == 2 ||
+                 find_gguf_type(tensor.type)->elements == 1,
              ExitCode::bad_data, path.string(), ": the bias ", info.name, " is quantised");
-    VALIDATE(tensors_.emplace(name, std::move(tensor)).second, ExitCode::bad_data, path.string(), ": two tensors become ", name);
+    VALIDATE(tensors_.emplace(name, std::move(tensor)).second, ExitCode::bad_data, path.string(),
+             ": two tensors become ", name);
   }
   metadata_ = std::move(header.metadata);
 }
@@ -51,7 +55,8 @@ GgufFile::~GgufFile() = default;
 
 const GgufFile::Tensor& GgufFile::tensor(std::string_view name) const {
   const auto found = tensors_.find(name);
-  VALIDATE(found != tensors_.end(), ExitCode::bad_data, file_.path().string(), " has no tensor '", name, "'");
+  VALIDATE(found != tensors_.end(), ExitCode::bad_data, file_.path().string(), " has no tensor '",
+           name, "'");
   return found->second;
 }
 
@@ -61,20 +66,26 @@ std::vector<std::string> GgufFile::names() const {
   return out;
 }
 
-bool GgufFile::contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
+bool GgufFile::contains(std::string_view name) const {
+  return tensors_.find(name) != tensors_.end();
+}
 const base::TensorSpec& GgufFile::spec(std::string_view name) const { return tensor(name).spec; }
-std::string_view GgufFile::type_name(std::string_view name) const { return find_gguf_type(tensor(name).type)->name; }
+std::string_view GgufFile::type_name(std::string_view name) const {
+  return find_gguf_type(tensor(name).type)->name;
+}
 
 void GgufFile::read(std::string_view name, const base::Block& block, float* out) const {
   const Tensor& from = tensor(name);
   const GgufType& format = *find_gguf_type(from.type);
-  // Blocks run along the fastest dimension: of a vector that is dimension 0, so it is one row of that many columns. (A
-  // permuted bias has blocks of one element, see the constructor, and is read row by row.)
+  // Blocks run along the fastest dimension: of a vector that is dimension 0, so it is one row of
+  // that many columns. (A permuted bias has blocks of one element, see the constructor, and is read
+  // row by row.)
   const bool vector = from.spec.shape.size() <= 1 && from.permuted_heads == 0;
   const int64_t columns = vector ? from.spec.elements() : from.spec.columns();
   const base::Block area = vector ? base::Block{0, 1, block.row, block.rows} : block;
   const bool inside = area.row >= 0 && area.column >= 0 && area.rows >= 0 && area.columns >= 0 &&
-                      area.row + area.rows <= (vector ? 1 : from.spec.rows()) && area.column + area.columns <= columns;
+                      area.row + area.rows <= (vector ? 1 : from.spec.rows()) &&
+                      area.column + area.columns <= columns;
   if (!inside) throw InternalError(base::text("a block outside of ", name));
   if (block.empty()) return;
 
@@ -83,10 +94,14 @@ void GgufFile::read(std::string_view name, const base::Block& block, float* out)
   const int64_t last = (area.column + area.columns + size - 1) / size;
   std::vector<float> unpacked(static_cast<size_t>((last - first) * size));
   for (int64_t row = 0; row < area.rows; ++row) {
-    const int64_t source = vector ? 0 : stored_row(area.row + row, from.spec.rows(), from.permuted_heads);
-    const uint64_t offset = from.begin + static_cast<uint64_t>(source * (columns / size) + first) * format.bytes;
-    dequantise(from.type, file_.bytes().data() + offset, static_cast<uint64_t>(last - first), unpacked.data());
-    std::copy_n(unpacked.data() + (area.column - first * size), area.columns, out + row * area.columns);
+    const int64_t source =
+        vector ? 0 : stored_row(area.row + row, from.spec.rows(), from.permuted_heads);
+    const uint64_t offset =
+        from.begin + static_cast<uint64_t>(source * (columns / size) + first) * format.bytes;
+    dequantise(from.type, file_.bytes().data() + offset, static_cast<uint64_t>(last - first),
+               unpacked.data());
+    std::copy_n(unpacked.data() + (area.column - first * size), area.columns,
+                out + row * area.columns);
   }
   count_bytes(static_cast<uint64_t>(area.rows * (last - first)) * format.bytes);
 }

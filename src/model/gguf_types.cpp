@@ -9,12 +9,22 @@
 namespace trireme::model {
 namespace {
 
-enum Type : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, bf16 = 30 };
+enum Type : uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q5_0 = 6,
+  q5_1 = 7,
+  q8_0 = 8,
+  bf16 = 30
+};
 
-constexpr std::string_view type_names[] = {"F32",     "F16",    "Q4_0",    "Q4_1",  "Q4_2",   "Q4_3",  "Q5_0",  "Q5_1",
-                                           "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
-                                           "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
-                                           "I8",      "I16",    "I32",     "I64",   "F64",    "IQ1_M", "BF16"};
+constexpr std::string_view type_names[] = {
+    "F32",     "F16",    "Q4_0",    "Q4_1",  "Q4_2",   "Q4_3",  "Q5_0",  "Q5_1",
+    "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
+    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+    "I8",      "I16",    "I32",     "I64",   "F64",    "IQ1_M", "BF16"};
 constexpr int half_block = 16;
 
 uint16_t half_at(const std::byte* from) {
@@ -33,13 +43,15 @@ void nibbles(const std::byte* packed, float scale, float shift, float* out) {
   }
 }
 
-// As nibbles, with a fifth bit from `high`: bit j for element j, bit j + 16 for element j + 16. `offset` is subtracted
-// before scaling.
-void five_bits(const std::byte* packed, uint32_t high, int offset, float scale, float shift, float* out) {
+// As nibbles, with a fifth bit from `high`: bit j for element j, bit j + 16 for element j + 16.
+// `offset` is subtracted before scaling.
+void five_bits(const std::byte* packed, uint32_t high, int offset, float scale, float shift,
+               float* out) {
   for (int j = 0; j < half_block; ++j) {
     const auto byte = static_cast<unsigned>(packed[j]);
     const int low_value = static_cast<int>((byte & 15u) | (high >> j & 1u) << 4) - offset;
-    const int high_value = static_cast<int>(byte >> 4 | (high >> (j + half_block) & 1u) << 4) - offset;
+    const int high_value =
+        static_cast<int>(byte >> 4 | (high >> (j + half_block) & 1u) << 4) - offset;
     out[j] = static_cast<float>(low_value) * scale + shift;
     out[j + half_block] = static_cast<float>(high_value) * scale + shift;
   }
@@ -65,7 +77,8 @@ void dequantise_block(uint32_t type, const std::byte* from, float* out) {
     case q5_0: five_bits(from + 6, word_at(from + 2), 16, scale, 0, out); return;
     case q5_1: five_bits(from + 8, word_at(from + 4), 0, scale, scale_at(from + 2), out); return;
     case q8_0:
-      for (int j = 0; j < 2 * half_block; ++j) out[j] = static_cast<float>(static_cast<int8_t>(from[2 + j])) * scale;
+      for (int j = 0; j < 2 * half_block; ++j)
+        out[j] = static_cast<float>(static_cast<int8_t>(from[2 + j])) * scale;
       return;
     default: throw InternalError(base::text("dequantise of ", gguf_type_name(type)));
   }
@@ -74,14 +87,15 @@ void dequantise_block(uint32_t type, const std::byte* from, float* out) {
 }  // namespace
 
 const GgufType* find_gguf_type(uint32_t type) {
-  static constexpr std::array<std::pair<uint32_t, GgufType>, 8> readable{{{f32, {"F32", 1, 4}},
-                                                                          {f16, {"F16", 1, 2}},
-                                                                          {bf16, {"BF16", 1, 2}},
-                                                                          {q4_0, {"Q4_0", 32, 18}},
-                                                                          {q4_1, {"Q4_1", 32, 20}},
-                                                                          {q5_0, {"Q5_0", 32, 22}},
-                                                                          {q5_1, {"Q5_1", 32, 24}},
-                                                                          {q8_0, {"Q8_0", 32, 34}}}};
+  static constexpr std::array<std::pair<uint32_t, GgufType>, 8> readable{
+      {{f32, {"F32", 1, 4}},
+       {f16, {"F16", 1, 2}},
+       {bf16, {"BF16", 1, 2}},
+       {q4_0, {"Q4_0", 32, 18}},
+       {q4_1, {"Q4_1", 32, 20}},
+       {q5_0, {"Q5_0", 32, 22}},
+       {q5_1, {"Q5_1", 32, 24}},
+       {q8_0, {"Q8_0", 32, 34}}}};
   for (const auto& [id, row] : readable) {
     if (id == type) return &row;
   }
@@ -100,7 +114,8 @@ void dequantise(uint32_t type, const std::byte* from, uint64_t blocks, float* ou
     default: break;
   }
   const GgufType* format = find_gguf_type(type);
-  for (uint64_t i = 0; i < blocks; ++i) dequantise_block(type, from + i * format->bytes, out + i * format->elements);
+  for (uint64_t i = 0; i < blocks; ++i)
+    dequantise_block(type, from + i * format->bytes, out + i * format->elements);
 }
 
 }  // namespace trireme::model

@@ -14,9 +14,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* tokenizer_files[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
+constexpr const char* tokenizer_files[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "chat_template.jinja"};
 constexpr size_t shown_names = 5;
 
 // "a, b, c and 17 more"
@@ -50,7 +55,9 @@ bool is_harmless(const std::string& name, const ModelSpec& spec) {
 config::ModelShape exported_shape(const ModelSpec& spec, StoredType type) {
   config::ModelShape shape = spec.shape;
   shape.score_head = spec.head == HeadKind::score;
-  shape.dtype = type == StoredType::bf16 ? "bfloat16" : type == StoredType::f16 ? "float16" : "float32";
+  shape.dtype = type == StoredType::bf16  ? "bfloat16"
+                : type == StoredType::f16 ? "float16"
+                                          : "float32";
   return shape;
 }
 
@@ -81,12 +88,14 @@ ModelFolder open_model(const fs::path& path) {
   }
   VALIDATE(has_config, ExitCode::input_missing, "no model at ", path.string(),
            fs::exists(path, error) ? " (no config.json in it)" : " (no such folder)",
-           ": expected a folder with config.json and model.safetensors, as Hugging Face stores models, or a .gguf file");
+           ": expected a folder with config.json and model.safetensors, as Hugging Face stores "
+           "models, or a .gguf file");
   config::ModelShape shape = config::load_model_shape(path);
   return {path, std::move(shape), std::make_shared<SafetensorsSource>(path)};
 }
 
-std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights, Missing allowed) {
+std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights,
+                                       Missing allowed) {
   std::vector<std::string> missing;
   std::set<std::string, std::less<>> known;
   for (const auto& [tensor, role] : spec.parameters) {
@@ -96,8 +105,9 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
       continue;
     }
     const auto& found = weights.spec(tensor.name);
-    VALIDATE(found.shape == tensor.shape, ExitCode::bad_data, weights.describe(), ": '", tensor.name, "' has the shape ",
-             base::shape_text(found.shape), ", but config.json asks for ", base::shape_text(tensor.shape),
+    VALIDATE(found.shape == tensor.shape, ExitCode::bad_data, weights.describe(), ": '",
+             tensor.name, "' has the shape ", base::shape_text(found.shape),
+             ", but config.json asks for ", base::shape_text(tensor.shape),
              ": weights and config.json do not belong together");
   }
   VALIDATE(missing.empty(), ExitCode::bad_data, weights.describe(), " has no ", some_of(missing),
@@ -115,8 +125,8 @@ void warn_unexpected(const std::vector<std::string>& names, const WeightSource& 
                           " tensors are not part of the model and are left out: ", some_of(names)));
 }
 
-void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed,
-                    float* out) {
+void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
+                    const WeightSource& weights, uint64_t seed, float* out) {
   const auto& [tensor, role] = spec.parameters.at(parameter);
   if (role == Role::score && !weights.contains(tensor.name)) {
     initial_values(spec, parameter, block, seed, out);
@@ -143,12 +153,14 @@ void ModelExport::sync() { writer_.sync(); }
 void ModelExport::commit() {
   writer_.retire_older();
   base::write_file_atomically(folder_ / "config.json", config::to_config_json(shape_));
-  if (!shape_.score_head) base::write_file_atomically(folder_ / "generation_config.json", generation_config(shape_));
+  if (!shape_.score_head)
+    base::write_file_atomically(folder_ / "generation_config.json", generation_config(shape_));
   if (!options_.tokenizer_from.empty()) {
     for (const char* name : tokenizer_files) {
       const fs::path from = options_.tokenizer_from / name;
       std::error_code error;
-      if (fs::is_regular_file(from, error)) base::write_file_atomically(folder_ / name, base::read_file(from));
+      if (fs::is_regular_file(from, error))
+        base::write_file_atomically(folder_ / name, base::read_file(from));
     }
   }
   writer_.commit();

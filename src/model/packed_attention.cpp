@@ -28,13 +28,15 @@ T* at_element(const at::Tensor& x, int64_t element) {
   return static_cast<T*>(const_cast<void*>(x.const_data_ptr())) + element;
 }
 
-// One KV group of the sequence that begins at token `first`: what one thread does alone, or all of them together.
+// One KV group of the sequence that begins at token `first`: what one thread does alone, or all of
+// them together.
 struct Task {
   int64_t first, tokens, group;
 };
 
 template <class T>
-kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task, kernels::AttentionTeam* team) {
+kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task,
+                                       kernels::AttentionTeam* team) {
   const int64_t heads = t.q.size(1), kv_heads = t.k.size(1), head_dim = t.q.size(2);
   const int64_t head = task.first * heads + task.group * (heads / kv_heads);
   const int64_t kv = (task.first * kv_heads + task.group) * head_dim;
@@ -51,17 +53,21 @@ kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task, kerne
           team};
 }
 
-// body(task, team) for every sequence and KV group on LibTorch's threads, the longest first; each writes its own results. Where that would leave
-// threads idle, all of them take part in each: `make_team(task)` is what they share then.
+// body(task, team) for every sequence and KV group on LibTorch's threads, the longest first; each
+// writes its own results. Where that would leave threads idle, all of them take part in each:
+// `make_team(task)` is what they share then.
 template <class MakeTeam, class Body>
-void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTeam&& make_team, Body&& body) {
+void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTeam&& make_team,
+                Body&& body) {
   std::vector<Task> tasks;
   std::vector<int64_t> lengths;
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     const int64_t tokens = cu_seqlens[s + 1] - cu_seqlens[s];
-    for (int64_t group = 0; tokens > 0 && group < kv_heads; ++group) tasks.push_back({cu_seqlens[s], tokens, group});
+    for (int64_t group = 0; tokens > 0 && group < kv_heads; ++group)
+      tasks.push_back({cu_seqlens[s], tokens, group});
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& x, const Task& y) { return x.tokens > y.tokens; });
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const Task& x, const Task& y) { return x.tokens > y.tokens; });
   for (const Task& task : tasks) lengths.push_back(task.tokens);
   const int threads = at::get_num_threads();
   if (tasks_fill(lengths, threads)) {
@@ -83,14 +89,17 @@ void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTe
 }
 
 struct PackedAttention : Function<PackedAttention> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in,
+                            const at::Tensor& k_in, const at::Tensor& v_in,
                             const std::vector<int64_t>& cu_seqlens) {
     const at::Tensor q = q_in.contiguous(), k = k_in.contiguous(), v = v_in.contiguous();
     const at::Tensor out = at::empty_like(q);
     const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
     const Tensors tensors{q, k, v, out, log_sum_exp};
     const int64_t heads_of_group = q.size(1) / k.size(1);
-    const auto team_of = [&](const Task& task) { return kernels::AttentionTeam(task.tokens, heads_of_group); };
+    const auto team_of = [&](const Task& task) {
+      return kernels::AttentionTeam(task.tokens, heads_of_group);
+    };
     for_groups(cu_seqlens, k.size(1), team_of, [&](const Task& task, kernels::AttentionTeam* team) {
       if (q.scalar_type() == at::kFloat) {
         kernels::attention_forward(arguments<float>(tensors, task, team));
@@ -107,24 +116,31 @@ struct PackedAttention : Function<PackedAttention> {
     const auto saved = context->get_saved_variables();
     const Tensors tensors{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor dout = gradients[0].contiguous();
-    const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k), dv = at::empty_like(tensors.v);
-    const int64_t heads_of_group = tensors.q.size(1) / tensors.k.size(1), head_dim = tensors.q.size(2);
-    const auto team_of = [&](const Task& task) { return kernels::AttentionTeam(task.tokens, heads_of_group, head_dim); };
-    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1), team_of,
-               [&](const Task& task, kernels::AttentionTeam* team) {
-                 const auto run = [&]<class T>(T*) {
-                   const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
-                   const auto a = arguments<T>(tensors, task, team);
-                   const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
-                   kernels::attention_backward(
-                       {a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
-                 };
-                 if (dout.scalar_type() == at::kFloat) {
-                   run(static_cast<float*>(nullptr));
-                 } else {
-                   run(static_cast<uint16_t*>(nullptr));
-                 }
-               });
+    const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k),
+                     dv = at::empty_like(tensors.v);
+    const int64_t heads_of_group = tensors.q.size(1) / tensors.k.size(1),
+                  head_dim = tensors.q.size(2);
+    const auto team_of = [&](const Task& task) {
+      return kernels::AttentionTeam(task.tokens, heads_of_group, head_dim);
+    };
+    for_groups(
+        context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1), team_of,
+        [&](const Task& task, kernels::AttentionTeam* team) {
+          const auto run = [&]<class T>(T*) {
+            const auto offset = [&](const T* of, const at::Tensor& in) {
+              return of - at_element<T>(in, 0);
+            };
+            const auto a = arguments<T>(tensors, task, team);
+            const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
+            kernels::attention_backward({a, at_element<T>(dout, query), at_element<T>(dq, query),
+                                         at_element<T>(dk, key), at_element<T>(dv, key)});
+          };
+          if (dout.scalar_type() == at::kFloat) {
+            run(static_cast<float*>(nullptr));
+          } else {
+            run(static_cast<uint16_t*>(nullptr));
+          }
+        });
     return {dq, dk, dv, at::Tensor()};
   }
 };
@@ -140,11 +156,13 @@ bool tasks_fill(std::span<const int64_t> lengths, int threads) {
     *std::min_element(busy.begin(), busy.end()) += work;
     all += work;
   }
-  constexpr double idle = 1.15;  // beyond it, what threads cost that each pack keys and values is less
+  constexpr double idle =
+      1.15;  // beyond it, what threads cost that each pack keys and values is less
   return *std::max_element(busy.begin(), busy.end()) <= idle * all / threads;
 }
 
-// Splitting costs one concatenation in the backward pass, where narrow() would add a full-size gradient per sequence.
+// Splitting costs one concatenation in the backward pass, where narrow() would add a full-size
+// gradient per sequence.
 at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const std::vector<int64_t>& cu_seqlens) {
   std::vector<int64_t> lengths;
@@ -152,23 +170,29 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
     if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
   }
   if (lengths.empty()) return q.add(k.sum()).add(v.sum());  // no tokens: keeps the graph connected
-  const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };  // [1, heads, S, hd]
+  const auto heads_first = [](const at::Tensor& x) {
+    return x.transpose(0, 1).unsqueeze(0);
+  };  // [1, heads, S, hd]
   const bool grouped = q.size(1) != k.size(1);
-  const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths), vs = v.split_with_sizes(lengths);
+  const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths),
+             vs = v.split_with_sizes(lengths);
   std::vector<at::Tensor> out;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto attended = at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0,
-                                                           true, std::nullopt, grouped);
+    const auto attended =
+        at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]),
+                                         {}, 0.0, true, std::nullopt, grouped);
     out.push_back(attended.squeeze(0).transpose(0, 1));
   }
   return out.size() == 1 ? out.front() : at::cat(out, 0);
 }
 
-at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
+at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
-  const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
-                    v.scalar_type() == type;
-  return ours ? PackedAttention::apply(q, k, v, cu_seqlens) : attend_by_sequence(q, k, v, cu_seqlens);
+  const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
+                    k.scalar_type() == type && v.scalar_type() == type;
+  return ours ? PackedAttention::apply(q, k, v, cu_seqlens)
+              : attend_by_sequence(q, k, v, cu_seqlens);
 }
 
 }  // namespace trireme::model

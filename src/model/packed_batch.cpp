@@ -28,7 +28,8 @@ PackedBatch pack(std::span<const std::span<const int32_t>> sequences, at::Device
   batch.ids = kernels::to_device(ids, device);
   batch.positions = kernels::to_device(positions, device);
   if (!device.is_cpu()) {
-    batch.cu_seqlens_device = kernels::to_device(at::tensor(batch.cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(at::kInt), device);
+    batch.cu_seqlens_device = kernels::to_device(
+        at::tensor(batch.cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(at::kInt), device);
   }
   return batch;
 }

@@ -1,4 +1,5 @@
-// What kinds of parameters there are: one row each. Names, shapes, tensor-parallel slices and initial values follow from it.
+// What kinds of parameters there are: one row each. Names, shapes, tensor-parallel slices and
+// initial values follow from it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace trireme::model {
 
-// A dimension of a parameter. Those of q, kv, ffn and vocabulary are cut over tensor-parallel ranks, the others are whole.
+// A dimension of a parameter. Those of q, kv, ffn and vocabulary are cut over tensor-parallel
+// ranks, the others are whole.
 enum class Extent : uint8_t { none, one, hidden, head, q, kv, ffn, vocabulary };
 int64_t length_of(Extent extent, const config::ModelShape& shape);
 
@@ -18,7 +20,8 @@ enum class Start : uint8_t { zeros, ones, normal, score };
 struct ParameterKind {
   Role role;
   std::string_view name;  // in safetensors; of a block's parameters what follows "model.layers.N."
-  std::string_view gguf;  // in GGUF; of a block's parameters what follows "blk.N."; empty: unknown there
+  std::string_view
+      gguf;  // in GGUF; of a block's parameters what follows "blk.N."; empty: unknown there
   Extent rows;
   Extent columns;  // none: a vector
   Start start;

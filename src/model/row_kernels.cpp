@@ -18,37 +18,44 @@ const RowKernelTable& table() {
 
 const char* row_kernels_target() { return table().target; }
 
-void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows, int64_t columns,
-                   float epsilon) {
+void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows,
+                   int64_t columns, float epsilon) {
   table().f32.rms_norm(x, weight, y, inverse_rms, rows, columns, epsilon);
 }
-void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms, int64_t rows, int64_t columns,
-                   float epsilon) {
+void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms,
+                   int64_t rows, int64_t columns, float epsilon) {
   table().bf16.rms_norm(x, weight, y, inverse_rms, rows, columns, epsilon);
 }
-void rms_norm_backward_rows(const float* x, const float* weight, const float* dy, const float* inverse_rms, float* dx,
-                            float* dweight, int64_t rows, int64_t columns) {
+void rms_norm_backward_rows(const float* x, const float* weight, const float* dy,
+                            const float* inverse_rms, float* dx, float* dweight, int64_t rows,
+                            int64_t columns) {
   table().f32.rms_norm_backward(x, weight, dy, inverse_rms, dx, dweight, rows, columns);
 }
-void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy, const float* inverse_rms, uint16_t* dx,
-                            float* dweight, int64_t rows, int64_t columns) {
+void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy,
+                            const float* inverse_rms, uint16_t* dx, float* dweight, int64_t rows,
+                            int64_t columns) {
   table().bf16.rms_norm_backward(x, weight, dy, inverse_rms, dx, dweight, rows, columns);
 }
-void swiglu(const float* gate, const float* up, float* y, int64_t count) { table().f32.swiglu(gate, up, y, count); }
-void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count) { table().bf16.swiglu(gate, up, y, count); }
-void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup, int64_t count) {
+void swiglu(const float* gate, const float* up, float* y, int64_t count) {
+  table().f32.swiglu(gate, up, y, count);
+}
+void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count) {
+  table().bf16.swiglu(gate, up, y, count);
+}
+void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup,
+                     int64_t count) {
   table().f32.swiglu_backward(gate, up, dy, dgate, dup, count);
 }
-void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate, uint16_t* dup,
-                     int64_t count) {
+void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate,
+                     uint16_t* dup, int64_t count) {
   table().bf16.swiglu_backward(gate, up, dy, dgate, dup, count);
 }
-void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin, float* y, int64_t tokens,
-               int64_t heads, int64_t head_dim, float direction) {
+void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin,
+               float* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction) {
   table().f32.rope(x, positions, cos, sin, y, tokens, heads, head_dim, direction);
 }
-void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin, uint16_t* y, int64_t tokens,
-               int64_t heads, int64_t head_dim, float direction) {
+void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin,
+               uint16_t* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction) {
   table().bf16.rope(x, positions, cos, sin, y, tokens, heads, head_dim, direction);
 }
 

@@ -1,16 +1,18 @@
-// The row kernels, written once with GCC's vector extension and compiled once per instruction set: included by
-// row_kernels_{portable,avx2,avx512}.cpp, each with its own compiler flags (see vector16.hpp).
+// The row kernels, written once with GCC's vector extension and compiled once per instruction set:
+// included by row_kernels_{portable,avx2,avx512}.cpp, each with its own compiler flags (see
+// vector16.hpp).
 #pragma once
 
-#include "trireme/kernels/vector16.hpp"
 #include "row_kernels_table.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace {
 
 using namespace trireme::kernels::lanes;
 
 template <class T>
-void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows, int64_t columns, float epsilon) {
+void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows,
+                   int64_t columns, float epsilon) {
   for (int64_t row = 0; row < rows; ++row) {
     const T* in = x + row * columns;
     T* out = y + row * columns;
@@ -20,7 +22,8 @@ void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_
           const Float v = load(in + i, n);
           squares += v * v;
         });
-    const float r = 1.0f / __builtin_sqrtf(tree_sum(squares) / static_cast<float>(columns) + epsilon);
+    const float r =
+        1.0f / __builtin_sqrtf(tree_sum(squares) / static_cast<float>(columns) + epsilon);
     if (inverse_rms) inverse_rms[row] = r;
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
@@ -31,8 +34,8 @@ void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_
 
 // With g = w * dy: dx = r * (g - x * r^2 * mean(g * x)), dw += dy * round(x * r).
 template <class T>
-void rms_norm_backward_rows(const T* x, const T* weight, const T* dy, const float* inverse_rms, T* dx, float* dweight,
-                            int64_t rows, int64_t columns) {
+void rms_norm_backward_rows(const T* x, const T* weight, const T* dy, const float* inverse_rms,
+                            T* dx, float* dweight, int64_t rows, int64_t columns) {
   for (int64_t row = 0; row < rows; ++row) {
     const T* in = x + row * columns;
     const T* slope = dy + row * columns;
@@ -49,7 +52,8 @@ void rms_norm_backward_rows(const T* x, const T* weight, const T* dy, const floa
     const float scale = tree_sum(dot) / static_cast<float>(columns) * r * r;
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-          store(out + i, r * (load(weight + i, n) * load(slope + i, n) - load(in + i, n) * scale), n);
+          store(out + i, r * (load(weight + i, n) * load(slope + i, n) - load(in + i, n) * scale),
+                n);
         });
   }
 }
@@ -77,8 +81,8 @@ void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, 
 }
 
 template <class T>
-void rope_rows(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y, int64_t tokens, int64_t heads,
-               int64_t head_dim, float direction) {
+void rope_rows(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y,
+               int64_t tokens, int64_t heads, int64_t head_dim, float direction) {
   const int64_t half = head_dim / 2;
   for (int64_t token = 0; token < tokens; ++token) {
     const float* c = cos + positions[token] * half;
@@ -100,7 +104,7 @@ void rope_rows(const T* x, const int64_t* positions, const float* cos, const flo
 }
 
 template <class T>
-constexpr trireme::model::RowKernels<T> row_kernels{rms_norm_rows<T>, rms_norm_backward_rows<T>, swiglu<T>, swiglu_backward<T>,
-                                                    rope_rows<T>};
+constexpr trireme::model::RowKernels<T> row_kernels{rms_norm_rows<T>, rms_norm_backward_rows<T>,
+                                                    swiglu<T>, swiglu_backward<T>, rope_rows<T>};
 
 }  // namespace

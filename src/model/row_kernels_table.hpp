@@ -8,10 +8,12 @@ namespace trireme::model {
 template <class T>
 struct RowKernels {
   void (*rms_norm)(const T*, const T*, T*, float*, int64_t, int64_t, float);
-  void (*rms_norm_backward)(const T*, const T*, const T*, const float*, T*, float*, int64_t, int64_t);
+  void (*rms_norm_backward)(const T*, const T*, const T*, const float*, T*, float*, int64_t,
+                            int64_t);
   void (*swiglu)(const T*, const T*, T*, int64_t);
   void (*swiglu_backward)(const T*, const T*, const T*, T*, T*, int64_t);
-  void (*rope)(const T*, const int64_t*, const float*, const float*, T*, int64_t, int64_t, int64_t, float);
+  void (*rope)(const T*, const int64_t*, const float*, const float*, T*, int64_t, int64_t, int64_t,
+               float);
 };
 
 struct RowKernelTable {

@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// Names from the file as messages show them: short (a 64 KiB name must not flood the terminal), without control characters.
+// Names from the file as messages show them: short (a 64 KiB name must not flood the terminal),
+// without control characters.
 std::string shown(std::string_view name) {
   constexpr size_t limit = 120;
   std::string out(name.substr(0, limit));
@@ -24,17 +25,24 @@ std::string shown(std::string_view name) {
   return name.size() <= limit ? out : out + "...";
 }
 
-// nlohmann's DOM silently keeps the last of two equal keys and recurses on deep input; a SAX handler sees every key and
-// stops at a depth of its own choosing. This base refuses everything; a handler overrides what its format allows.
+// nlohmann's DOM silently keeps the last of two equal keys and recurses on deep input; a SAX
+// handler sees every key and stops at a depth of its own choosing. This base refuses everything; a
+// handler overrides what its format allows.
 class StrictHandler : public nlohmann::json_sax<json> {
  public:
   explicit StrictHandler(const std::string& file) : file_(file) {}
 
   bool null() override { return refuse("null"); }
   bool boolean(bool) override { return refuse("a boolean"); }
-  bool number_integer(number_integer_t value) override { return refuse(base::text("the negative number ", value)); }
-  bool number_unsigned(number_unsigned_t value) override { return refuse(base::text("the number ", value)); }
-  bool number_float(number_float_t, const string_t& text) override { return refuse("the number " + shown(text)); }
+  bool number_integer(number_integer_t value) override {
+    return refuse(base::text("the negative number ", value));
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    return refuse(base::text("the number ", value));
+  }
+  bool number_float(number_float_t, const string_t& text) override {
+    return refuse("the number " + shown(text));
+  }
   bool string(string_t& value) override { return refuse("the text '" + shown(value) + "'"); }
   bool binary(binary_t&) override { return refuse("binary data"); }
   bool start_object(size_t) override { return refuse("an object"); }
@@ -46,14 +54,19 @@ class StrictHandler : public nlohmann::json_sax<json> {
     const std::string_view reason = error.what();
     const size_t colon = reason.find("] ");
     fail(base::text("malformed JSON at byte ", position, " of the header (",
-                    shown(colon == std::string_view::npos ? reason : reason.substr(colon + 2)), ")"));
+                    shown(colon == std::string_view::npos ? reason : reason.substr(colon + 2)),
+                    ")"));
   }
 
  protected:
   [[noreturn]] void fail(const std::string& problem) const {
-    throw UserError(ExitCode::bad_data, base::text(file_, ": ", problem, ": the file is damaged or not what it claims to be"));
+    throw UserError(
+        ExitCode::bad_data,
+        base::text(file_, ": ", problem, ": the file is damaged or not what it claims to be"));
   }
-  bool refuse(const std::string& what) { fail(base::text(what, " where ", expected(), " was expected")); }
+  bool refuse(const std::string& what) {
+    fail(base::text(what, " where ", expected(), " was expected"));
+  }
   virtual std::string expected() const = 0;
 
   const std::string& file_;
@@ -65,7 +78,8 @@ class HeaderHandler : public StrictHandler {
 
   bool start_object(size_t) override {
     if (state_ == State::start) return enter(State::top);
-    if (state_ == State::value) return enter(name_ == "__metadata__" ? State::metadata : State::tensor);
+    if (state_ == State::value)
+      return enter(name_ == "__metadata__" ? State::metadata : State::tensor);
     return refuse("an object");
   }
   bool end_object() override {
@@ -78,7 +92,8 @@ class HeaderHandler : public StrictHandler {
       case State::tensor: return begin_field(key);
       case State::metadata:
         metadata_key_ = key;
-        if (header.metadata.contains(key)) fail("the key '" + shown(key) + "' of __metadata__ appears twice");
+        if (header.metadata.contains(key))
+          fail("the key '" + shown(key) + "' of __metadata__ appears twice");
         return true;
       default: return refuse("a key");
     }
@@ -120,8 +135,10 @@ class HeaderHandler : public StrictHandler {
   }
   bool begin_tensor(const std::string& name) {
     name_ = name;
-    if (name.find('\0') != std::string::npos) fail("the tensor name '" + shown(name) + "' contains a NUL byte");
-    if (header.entries.contains(name) || (name == "__metadata__" && std::exchange(has_metadata_, true))) {
+    if (name.find('\0') != std::string::npos)
+      fail("the tensor name '" + shown(name) + "' contains a NUL byte");
+    if (header.entries.contains(name) ||
+        (name == "__metadata__" && std::exchange(has_metadata_, true))) {
       fail("the tensor '" + shown(name) + "' appears twice");
     }
     entry_ = {};
@@ -132,33 +149,40 @@ class HeaderHandler : public StrictHandler {
   bool begin_field(const std::string& field) {
     field_ = field;
     if (field != "dtype" && field != "shape" && field != "data_offsets") {
-      fail(base::text("the tensor '", shown(name_), "' has the unknown field '", shown(field), "'"));
+      fail(
+          base::text("the tensor '", shown(name_), "' has the unknown field '", shown(field), "'"));
     }
-    if (!fields_.insert(field).second) fail(base::text("the field '", field, "' of '", shown(name_), "' appears twice"));
+    if (!fields_.insert(field).second)
+      fail(base::text("the field '", field, "' of '", shown(name_), "' appears twice"));
     offsets_ = field == "data_offsets" ? 0 : offsets_;
     return true;
   }
   StoredType find_type(const std::string& word) const {
     const auto type = stored_type_of(word);
-    if (!type) fail(base::text("the tensor '", shown(name_), "' has the unknown dtype '", shown(word), "'"));
+    if (!type)
+      fail(base::text("the tensor '", shown(name_), "' has the unknown dtype '", shown(word), "'"));
     return *type;
   }
   bool add_dimension(uint64_t value) {
     if (entry_.spec.shape.size() >= safetensors_dimension_limit) {
-      fail(base::text("the tensor '", shown(name_), "' has more than ", safetensors_dimension_limit, " dimensions"));
+      fail(base::text("the tensor '", shown(name_), "' has more than ", safetensors_dimension_limit,
+                      " dimensions"));
     }
-    if (!std::in_range<int64_t>(value)) fail(base::text("the tensor '", shown(name_), "' has a dimension of ", value));
+    if (!std::in_range<int64_t>(value))
+      fail(base::text("the tensor '", shown(name_), "' has a dimension of ", value));
     entry_.spec.shape.push_back(static_cast<int64_t>(value));
     return true;
   }
   bool add_offset(uint64_t value) {
-    if (offsets_ >= 2) fail(base::text("data_offsets of '", shown(name_), "' has more than 2 numbers"));
+    if (offsets_ >= 2)
+      fail(base::text("data_offsets of '", shown(name_), "' has more than 2 numbers"));
     (offsets_++ == 0 ? entry_.begin : entry_.end) = value;
     return true;
   }
   void finish_tensor() {
     for (const auto* field : {"dtype", "shape", "data_offsets"}) {
-      if (!fields_.contains(field)) fail(base::text("the tensor '", shown(name_), "' has no ", field));
+      if (!fields_.contains(field))
+        fail(base::text("the tensor '", shown(name_), "' has no ", field));
     }
     check_size();
     header.entries.emplace(name_, std::move(entry_));
@@ -167,13 +191,16 @@ class HeaderHandler : public StrictHandler {
   void check_size() const {
     int64_t bits = bits_of(entry_.type);
     for (const int64_t extent : entry_.spec.shape) {
-      if (__builtin_mul_overflow(bits, extent, &bits)) fail(base::text("the shape of '", shown(name_), "' overflows 64 bits"));
+      if (__builtin_mul_overflow(bits, extent, &bits))
+        fail(base::text("the shape of '", shown(name_), "' overflows 64 bits"));
     }
-    if (bits % 8 != 0) fail(base::text("the tensor '", shown(name_), "' does not fill whole bytes"));
-    if (entry_.end < entry_.begin) fail(base::text("data_offsets of '", shown(name_), "' run backwards"));
+    if (bits % 8 != 0)
+      fail(base::text("the tensor '", shown(name_), "' does not fill whole bytes"));
+    if (entry_.end < entry_.begin)
+      fail(base::text("data_offsets of '", shown(name_), "' run backwards"));
     if (entry_.end - entry_.begin != static_cast<uint64_t>(bits) / 8) {
-      fail(base::text("the tensor '", shown(name_), "' has ", entry_.end - entry_.begin, " bytes, but its shape and dtype need ",
-                      bits / 8));
+      fail(base::text("the tensor '", shown(name_), "' has ", entry_.end - entry_.begin,
+                      " bytes, but its shape and dtype need ", bits / 8));
     }
   }
   std::string expected() const override {
@@ -181,9 +208,11 @@ class HeaderHandler : public StrictHandler {
       case State::start: return "the header's object";
       case State::value: return base::text("the description of '", shown(name_), "'");
       case State::tensor: return base::text("the field '", field_, "' of '", shown(name_), "'");
-      case State::metadata: return base::text("a text for '", shown(metadata_key_), "' of __metadata__");
+      case State::metadata:
+        return base::text("a text for '", shown(metadata_key_), "' of __metadata__");
       case State::shape:
-      case State::offsets: return base::text("a non-negative integer in '", field_, "' of '", shown(name_), "'");
+      case State::offsets:
+        return base::text("a non-negative integer in '", field_, "' of '", shown(name_), "'");
       default: return "a tensor";
     }
   }
@@ -196,7 +225,8 @@ class HeaderHandler : public StrictHandler {
   bool has_metadata_ = false;
 };
 
-// Only "weight_map" counts; what else an index has (metadata with totals of any type) is skipped, to a limited depth.
+// Only "weight_map" counts; what else an index has (metadata with totals of any type) is skipped,
+// to a limited depth.
 class IndexHandler : public StrictHandler {
  public:
   using StrictHandler::StrictHandler;
@@ -212,12 +242,15 @@ class IndexHandler : public StrictHandler {
     return true;
   }
   bool start_object(size_t) override { return open(); }
-  bool start_array(size_t) override { return depth_ == 0 || wants_map_ ? refuse("an array") : open(); }
+  bool start_array(size_t) override {
+    return depth_ == 0 || wants_map_ ? refuse("an array") : open();
+  }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& key) override {
     if (depth_ == 1) wants_map_ = key == "weight_map";
-    if (depth_ == 1 && wants_map_ && std::exchange(has_map_, true)) fail("weight_map appears twice");
+    if (depth_ == 1 && wants_map_ && std::exchange(has_map_, true))
+      fail("weight_map appears twice");
     if (in_map()) name_ = key;
     return true;
   }
@@ -239,13 +272,17 @@ class IndexHandler : public StrictHandler {
     return true;
   }
   void add(const std::string& file) {
-    const bool plain =
-        !file.empty() && file != "." && file != ".." && file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-    if (!plain) fail(base::text("weight_map puts '", shown(name_), "' into '", shown(file), "', which is not a plain file name"));
-    if (!files.emplace(name_, file).second) fail(base::text("weight_map lists '", shown(name_), "' twice"));
+    const bool plain = !file.empty() && file != "." && file != ".." &&
+                       file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+    if (!plain)
+      fail(base::text("weight_map puts '", shown(name_), "' into '", shown(file),
+                      "', which is not a plain file name"));
+    if (!files.emplace(name_, file).second)
+      fail(base::text("weight_map lists '", shown(name_), "' twice"));
   }
   std::string expected() const override {
-    return in_map() ? base::text("the file name of '", shown(name_), "'") : std::string("an object with a weight_map");
+    return in_map() ? base::text("the file name of '", shown(name_), "'")
+                    : std::string("an object with a weight_map");
   }
 
   int depth_ = 0;
@@ -259,28 +296,33 @@ void check_tiling(const SafetensorsHeader& header, uint64_t data_bytes, const st
   std::vector<const SafetensorsEntry*> order;
   order.reserve(header.entries.size());
   for (const auto& [name, entry] : header.entries) order.push_back(&entry);
-  std::sort(order.begin(), order.end(),
-            [](const auto* a, const auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
   uint64_t end = 0;
   for (const auto* entry : order) {
-    VALIDATE(entry->begin == end, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name), "' begins at byte ",
-             entry->begin, " of the data, but the one before it ends at ", end, " (a hole or an overlap): the file is damaged");
+    VALIDATE(entry->begin == end, ExitCode::bad_data, file, ": the tensor '",
+             shown(entry->spec.name), "' begins at byte ", entry->begin,
+             " of the data, but the one before it ends at ", end,
+             " (a hole or an overlap): the file is damaged");
     end = entry->end;
-    VALIDATE(end <= data_bytes, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name), "' ends at byte ", end,
-             " of ", data_bytes, " bytes of data: the file is truncated");
+    VALIDATE(end <= data_bytes, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name),
+             "' ends at byte ", end, " of ", data_bytes, " bytes of data: the file is truncated");
   }
   VALIDATE(end == data_bytes, ExitCode::bad_data, file, ": ", data_bytes - end,
            " bytes follow the last tensor: the file is damaged");
 }
 
 void parse(std::string_view text, StrictHandler& handler, const std::string& file) {
-  VALIDATE(text.find('\0') == std::string_view::npos, ExitCode::bad_data, file, ": a NUL byte in the JSON: the file is damaged");
+  VALIDATE(text.find('\0') == std::string_view::npos, ExitCode::bad_data, file,
+           ": a NUL byte in the JSON: the file is damaged");
   json::sax_parse(text.begin(), text.end(), &handler);
 }
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes, const std::string& file) {
+SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes,
+                                           const std::string& file) {
   VALIDATE(!text.empty() && text.front() == '{', ExitCode::bad_data, file,
            ": the header does not begin with '{': this is no safetensors file");
   HeaderHandler handler(file);
@@ -289,20 +331,25 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
   return std::move(handler.header);
 }
 
-std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& file) {
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
+                                                           const std::string& file) {
   IndexHandler handler(file);
   parse(text, handler, file);
-  VALIDATE(handler.has_map(), ExitCode::bad_data, file, ": there is no weight_map: this is no index of safetensors files");
+  VALIDATE(handler.has_map(), ExitCode::bad_data, file,
+           ": there is no weight_map: this is no index of safetensors files");
   return std::move(handler.files);
 }
 
-std::string safetensors_header_text(const std::vector<const base::TensorSpec*>& tensors, StoredType type) {
+std::string safetensors_header_text(const std::vector<const base::TensorSpec*>& tensors,
+                                    StoredType type) {
   std::string out = R"({"__metadata__":{"format":"pt"})";
   uint64_t offset = 0;
   for (const auto* tensor : tensors) {
-    const uint64_t end = base::checked_add(offset, base::checked_mul(static_cast<uint64_t>(tensor->elements()), bytes_of(type)));
-    out += base::text(",", json(tensor->name).dump(), R"(:{"dtype":")", name_of(type), R"(","shape":)",
-                      json(tensor->shape).dump(), R"(,"data_offsets":[)", offset, ",", end, "]}");
+    const uint64_t end = base::checked_add(
+        offset, base::checked_mul(static_cast<uint64_t>(tensor->elements()), bytes_of(type)));
+    out +=
+        base::text(",", json(tensor->name).dump(), R"(:{"dtype":")", name_of(type), R"(","shape":)",
+                   json(tensor->shape).dump(), R"(,"data_offsets":[)", offset, ",", end, "]}");
     offset = end;
   }
   out += "}";

@@ -32,15 +32,18 @@ uint64_t stored_bytes(const base::TensorSpec& tensor, StoredType type) {
 
 bool is_weight_file(const std::string& name) {
   return name == "model.safetensors" || name == "model.safetensors.index.json" ||
-         (name.starts_with("model-") && name.ends_with(".safetensors") && name.find("-of-") != std::string::npos);
+         (name.starts_with("model-") && name.ends_with(".safetensors") &&
+          name.find("-of-") != std::string::npos);
 }
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSpec> tensors, StoredType type, uint64_t file_bytes)
+SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSpec> tensors,
+                                     StoredType type, uint64_t file_bytes)
     : folder_(std::move(folder)), tensors_(std::move(tensors)), type_(type) {
   if (type != StoredType::f32 && type != StoredType::bf16 && type != StoredType::f16) {
-    throw InternalError(base::text("safetensors are written as F32, BF16 or F16, not ", name_of(type)));
+    throw InternalError(
+        base::text("safetensors are written as F32, BF16 or F16, not ", name_of(type)));
   }
   plan(file_bytes);
 }
@@ -63,7 +66,8 @@ void SafetensorsWriter::plan(uint64_t file_bytes) {
     std::vector<const base::TensorSpec*> members;
     for (const size_t i : groups[g]) members.push_back(&tensors_[i]);
     // The reference writer's order within a file: by name, as all elements have one size.
-    std::sort(members.begin(), members.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+    std::sort(members.begin(), members.end(),
+              [](const auto* a, const auto* b) { return a->name < b->name; });
     File file;
     file.name = shard_name(g, groups.size());
     file.header = safetensors_header_text(members, type_);
@@ -78,7 +82,9 @@ void SafetensorsWriter::plan(uint64_t file_bytes) {
   }
 }
 
-fs::path SafetensorsWriter::temporary(const File& file) const { return folder_ / (file.name + ".tmp"); }
+fs::path SafetensorsWriter::temporary(const File& file) const {
+  return folder_ / (file.name + ".tmp");
+}
 
 void SafetensorsWriter::create() {
   const base::FileWork work{"making", folder_};
@@ -88,16 +94,19 @@ void SafetensorsWriter::create() {
   uint64_t total = 0;
   for (const auto& file : files_) total = base::checked_add(total, file.size);
   const uint64_t free = base::free_space(folder_);
-  VALIDATE(free >= total, ExitCode::io_error, "the export needs ", base::human_bytes(static_cast<double>(total)), " in ",
-           folder_.string(), ", which has ", base::human_bytes(static_cast<double>(free)),
+  VALIDATE(free >= total, ExitCode::io_error, "the export needs ",
+           base::human_bytes(static_cast<double>(total)), " in ", folder_.string(), ", which has ",
+           base::human_bytes(static_cast<double>(free)),
            ": free some space or choose another folder");
   for (auto& file : files_) {
     const fs::path path = temporary(file);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const int fd =
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) base::throw_errno(errno, "create", path);
     file.fd = base::FileDescriptor(fd);
     base::write_at(fd, 0, std::as_bytes(std::span(file.header)), path);
-    if (::ftruncate(fd, static_cast<off_t>(file.size)) != 0) base::throw_errno(errno, "extend", path);
+    if (::ftruncate(fd, static_cast<off_t>(file.size)) != 0)
+      base::throw_errno(errno, "extend", path);
   }
 }
 
@@ -112,9 +121,11 @@ int SafetensorsWriter::descriptor(File& file) {
   return file.fd.get();
 }
 
-void SafetensorsWriter::write(std::string_view name, const base::Block& block, const float* values) {
+void SafetensorsWriter::write(std::string_view name, const base::Block& block,
+                              const float* values) {
   const auto found = places_.find(name);
-  if (found == places_.end()) throw InternalError(base::text("no tensor ", name, " in this export"));
+  if (found == places_.end())
+    throw InternalError(base::text("no tensor ", name, " in this export"));
   if (block.empty()) return;
   const Place& place = found->second;
   const auto& spec = tensors_[place.tensor];
@@ -130,11 +141,13 @@ void SafetensorsWriter::write(std::string_view name, const base::Block& block, c
   const uint64_t width = bytes_of(type_);
   std::vector<std::byte> buffer(std::min(run, chunk_elements) * width);
   for (size_t r = 0; r < runs; ++r) {
-    const auto start = static_cast<uint64_t>((block.row + static_cast<int64_t>(r)) * spec.columns() + block.column);
+    const auto start = static_cast<uint64_t>(
+        (block.row + static_cast<int64_t>(r)) * spec.columns() + block.column);
     for (size_t done = 0; done < run; done += chunk_elements) {
       const size_t count = std::min(chunk_elements, run - done);
       from_float(type_, values + r * run + done, count, buffer.data());
-      base::write_at(fd, place.offset + (start + done) * width, std::span(buffer.data(), count * width), temporary(file));
+      base::write_at(fd, place.offset + (start + done) * width,
+                     std::span(buffer.data(), count * width), temporary(file));
     }
   }
 }
@@ -142,7 +155,8 @@ void SafetensorsWriter::write(std::string_view name, const base::Block& block, c
 void SafetensorsWriter::sync() {
   const base::FileWork work{"sync", folder_};
   for (auto& file : files_) {
-    if (file.fd.valid() && ::fsync(file.fd.get()) != 0) base::throw_errno(errno, "sync", temporary(file));
+    if (file.fd.valid() && ::fsync(file.fd.get()) != 0)
+      base::throw_errno(errno, "sync", temporary(file));
   }
 }
 
@@ -177,8 +191,8 @@ void SafetensorsWriter::commit() {
   }
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename();
-    const bool ours =
-        std::find(names.begin(), names.end(), name) != names.end() || (files_.size() > 1 && name.ends_with(".json"));
+    const bool ours = std::find(names.begin(), names.end(), name) != names.end() ||
+                      (files_.size() > 1 && name.ends_with(".json"));
     std::error_code ignored;
     if (is_weight_file(name) && !ours) fs::remove(entry.path(), ignored);
   }

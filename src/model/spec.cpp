@@ -21,8 +21,9 @@ using base::Slicing;
 
 constexpr int64_t values_per_task = int64_t{1} << 14;  // of initial values
 
-// Bounds of `degree` parts of `extent`, as equal as multiples of 64 (or of a smaller power of two where 64 does not
-// divide the extent or leaves a rank without any) allow: aligned slices keep vector kernels on whole vectors.
+// Bounds of `degree` parts of `extent`, as equal as multiples of 64 (or of a smaller power of two
+// where 64 does not divide the extent or leaves a rank without any) allow: aligned slices keep
+// vector kernels on whole vectors.
 std::vector<int64_t> even_bounds(int64_t extent, int degree) {
   int64_t unit = std::gcd(extent, int64_t{64});
   while (unit > 1 && extent / unit < degree) unit /= 2;
@@ -31,7 +32,8 @@ std::vector<int64_t> even_bounds(int64_t extent, int degree) {
   return bounds;
 }
 
-// The first ranks have one KV group more when the groups do not divide evenly; `width` is a group's extent.
+// The first ranks have one KV group more when the groups do not divide evenly; `width` is a group's
+// extent.
 std::vector<int64_t> group_bounds(int64_t groups, int degree, int64_t width) {
   std::vector<int64_t> bounds{0};
   for (int rank = 0; rank < degree; ++rank) {
@@ -44,7 +46,8 @@ std::vector<int64_t> group_bounds(int64_t groups, int degree, int64_t width) {
 Slicing slicing_of(Role role, const config::ModelShape& shape, int degree) {
   const auto bounds = [&](Extent extent) -> std::optional<std::vector<int64_t>> {
     switch (extent) {
-      case Extent::q: return group_bounds(shape.kv_heads, degree, shape.heads / shape.kv_heads * shape.head_dim);
+      case Extent::q:
+        return group_bounds(shape.kv_heads, degree, shape.heads / shape.kv_heads * shape.head_dim);
       case Extent::kv: return group_bounds(shape.kv_heads, degree, shape.head_dim);
       case Extent::ffn:
       case Extent::vocabulary: return even_bounds(length_of(extent, shape), degree);
@@ -61,8 +64,8 @@ Slicing slicing_of(Role role, const config::ModelShape& shape, int degree) {
   return {};
 }
 
-// The stream of a parameter's initial values: a hash of its name, so that an actor and a critic of one shape, or
-// a tied and an untied model, share what they have in common.
+// The stream of a parameter's initial values: a hash of its name, so that an actor and a critic of
+// one shape, or a tied and an untied model, share what they have in common.
 uint64_t stream_of(const std::string& name) { return base::fnv1a(name); }
 
 }  // namespace
@@ -78,10 +81,13 @@ std::vector<std::string> layer_groups(const ModelSpec& spec) {
   std::vector<std::string> groups(spec.parameters.size());
   const int layers = static_cast<int>(spec.stages.size()) - 2, together = (layers + 3) / 4;
   for (const Stage& stage : spec.stages) {
-    const int first = stage.layer / std::max(together, 1) * together, last = std::min(first + together, layers) - 1;
+    const int first = stage.layer / std::max(together, 1) * together,
+              last = std::min(first + together, layers) - 1;
     for (const size_t p : stage.parameters) {
       if (!groups[p].empty()) continue;  // of the embedding, which the head is tied to
-      groups[p] = stage.kind == StageKind::embedding ? "embedding" : stage.kind == StageKind::head ? "head" : base::text("layers_", first, "_", last);
+      groups[p] = stage.kind == StageKind::embedding ? "embedding"
+                  : stage.kind == StageKind::head    ? "head"
+                                                     : base::text("layers_", first, "_", last);
     }
   }
   return groups;
@@ -100,19 +106,23 @@ size_t ModelSpec::index_of(Role role, int layer) const {
       if (parameters[index].role == role) return index;
     }
   }
-  throw InternalError(base::text("the model has no parameter of role ", static_cast<int>(role), " in layer ", layer));
+  throw InternalError(base::text("the model has no parameter of role ", static_cast<int>(role),
+                                 " in layer ", layer));
 }
 
 base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {
-  VALIDATE(degree >= 1 && degree <= spec.shape.kv_heads, ExitCode::configuration, "tensor parallelism of ", degree,
-           " ranks is not possible for a model with ", spec.shape.kv_heads, " KV heads (a KV group is never split): choose 1 to ",
+  VALIDATE(degree >= 1 && degree <= spec.shape.kv_heads, ExitCode::configuration,
+           "tensor parallelism of ", degree, " ranks is not possible for a model with ",
+           spec.shape.kv_heads, " KV heads (a KV group is never split): choose 1 to ",
            spec.shape.kv_heads);
   std::vector<Slicing> slicing;
-  for (const auto& parameter : spec.parameters) slicing.push_back(slicing_of(parameter.role, spec.shape, degree));
+  for (const auto& parameter : spec.parameters)
+    slicing.push_back(slicing_of(parameter.role, spec.shape, degree));
   return base::ShardLayout::sliced(spec.tensors(), degree, std::move(slicing));
 }
 
-void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& block, uint64_t seed, float* out) {
+void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& block,
+                    uint64_t seed, float* out) {
   const auto& [tensor, role] = spec.parameters.at(parameter);
   const std::span<float> values(out, static_cast<size_t>(block.elements()));
   const Start start = kind_of(role).start;
@@ -121,15 +131,19 @@ void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& 
     return;
   }
   const uint64_t stream = stream_of(tensor.name);
-  const double deviation = start == Start::score ? 1.0 / static_cast<double>(spec.shape.hidden + 1) : spec.shape.initializer_range;
-  kernels::parallel_for(0, block.rows, std::max<int64_t>(values_per_task / std::max<int64_t>(block.columns, 1), 1), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = (block.row + row) * tensor.columns() + block.column;
-      const auto of_row = values.subspan(static_cast<size_t>(row * block.columns), static_cast<size_t>(block.columns));
-      base::normals(seed, stream, static_cast<uint64_t>(first), of_row);
-      for (float& value : of_row) value *= static_cast<float>(deviation);
-    }
-  });
+  const double deviation = start == Start::score ? 1.0 / static_cast<double>(spec.shape.hidden + 1)
+                                                 : spec.shape.initializer_range;
+  kernels::parallel_for(
+      0, block.rows, std::max<int64_t>(values_per_task / std::max<int64_t>(block.columns, 1), 1),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const int64_t first = (block.row + row) * tensor.columns() + block.column;
+          const auto of_row = values.subspan(static_cast<size_t>(row * block.columns),
+                                             static_cast<size_t>(block.columns));
+          base::normals(seed, stream, static_cast<uint64_t>(first), of_row);
+          for (float& value : of_row) value *= static_cast<float>(deviation);
+        }
+      });
 }
 
 }  // namespace trireme::model

@@ -19,12 +19,15 @@ struct TypeRow {
 };
 
 constexpr std::array<TypeRow, 20> type_table{{
-    {StoredType::boolean, "BOOL", 8},    {StoredType::u8, "U8", 8},           {StoredType::i8, "I8", 8},
-    {StoredType::i16, "I16", 16},        {StoredType::u16, "U16", 16},        {StoredType::i32, "I32", 32},
-    {StoredType::u32, "U32", 32},        {StoredType::i64, "I64", 64},        {StoredType::u64, "U64", 64},
-    {StoredType::f16, "F16", 16},        {StoredType::bf16, "BF16", 16},      {StoredType::f32, "F32", 32},
-    {StoredType::f64, "F64", 64},        {StoredType::complex64, "C64", 64},  {StoredType::f4, "F4", 4},
-    {StoredType::f6_e2m3, "F6_E2M3", 6}, {StoredType::f6_e3m2, "F6_E3M2", 6}, {StoredType::f8_e5m2, "F8_E5M2", 8},
+    {StoredType::boolean, "BOOL", 8},    {StoredType::u8, "U8", 8},
+    {StoredType::i8, "I8", 8},           {StoredType::i16, "I16", 16},
+    {StoredType::u16, "U16", 16},        {StoredType::i32, "I32", 32},
+    {StoredType::u32, "U32", 32},        {StoredType::i64, "I64", 64},
+    {StoredType::u64, "U64", 64},        {StoredType::f16, "F16", 16},
+    {StoredType::bf16, "BF16", 16},      {StoredType::f32, "F32", 32},
+    {StoredType::f64, "F64", 64},        {StoredType::complex64, "C64", 64},
+    {StoredType::f4, "F4", 4},           {StoredType::f6_e2m3, "F6_E2M3", 6},
+    {StoredType::f6_e3m2, "F6_E3M2", 6}, {StoredType::f8_e5m2, "F8_E5M2", 8},
     {StoredType::f8_e4m3, "F8_E4M3", 8}, {StoredType::f8_e8m0, "F8_E8M0", 8},
 }};
 
@@ -43,7 +46,7 @@ uint16_t float_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return sign | 0x7E00u;
   if (magnitude >= 0x477FF000u) return sign | 0x7C00u;  // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {                        // subnormal: a multiple of 2^-24; the addition rounds to even
+  if (magnitude < 0x38800000u) {  // subnormal: a multiple of 2^-24; the addition rounds to even
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000u));
   }
@@ -64,14 +67,17 @@ std::optional<StoredType> stored_type_of(std::string_view name) {
 }
 
 bool is_weight_type(StoredType type) {
-  return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 || type == StoredType::bf16;
+  return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 ||
+         type == StoredType::bf16;
 }
 
 float f16_to_float(uint16_t bits) {
   const uint32_t sign = uint32_t{bits} << 16 & 0x80000000u;
   const uint32_t exponent = bits >> 10 & 0x1Fu;
   const uint32_t mantissa = bits & 0x3FFu;
-  if (exponent == 0) return std::copysign(static_cast<float>(mantissa) * 0x1.0p-24f, std::bit_cast<float>(sign | 1u));
+  if (exponent == 0)
+    return std::copysign(static_cast<float>(mantissa) * 0x1.0p-24f,
+                         std::bit_cast<float>(sign | 1u));
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
@@ -93,7 +99,9 @@ void to_float(StoredType type, const std::byte* from, size_t count, float* out) 
 }
 
 void from_float(StoredType type, const float* from, size_t count, std::byte* out) {
-  const auto store = [out](size_t i, uint16_t bits) { std::memcpy(out + 2 * i, &bits, sizeof bits); };
+  const auto store = [out](size_t i, uint16_t bits) {
+    std::memcpy(out + 2 * i, &bits, sizeof bits);
+  };
   switch (type) {
     case StoredType::f32: std::memcpy(out, from, count * sizeof(float)); return;
     case StoredType::bf16:

@@ -27,15 +27,20 @@ Pool make_pool(std::span<const RankNeed> all, Place place, std::vector<int> rank
     const auto phase = static_cast<Phase>(i);
     int64_t sum = 0, estimated = 0;
     for (const int rank : pool.ranks) {
-      sum = base::checked_add(sum, place == Place::device ? needs(rank).device[at(phase)] : needs(rank).host[at(phase)]);
-      estimated += place == Place::device ? needs(rank).device_estimated[at(phase)] : needs(rank).host_estimated[at(phase)];
+      sum = base::checked_add(sum, place == Place::device ? needs(rank).device[at(phase)]
+                                                          : needs(rank).host[at(phase)]);
+      estimated += place == Place::device ? needs(rank).device_estimated[at(phase)]
+                                          : needs(rank).host_estimated[at(phase)];
     }
-    if (sum > pool.need) std::tie(pool.phase, pool.need, pool.estimated) = std::tuple(phase, sum, estimated);
+    if (sum > pool.need)
+      std::tie(pool.phase, pool.need, pool.estimated) = std::tuple(phase, sum, estimated);
   }
   int64_t most = -1;
   for (const int rank : pool.ranks) {
-    pool.free = std::min(pool.free, place == Place::device ? needs(rank).device_free : needs(rank).host_free);
-    const int64_t mine = place == Place::device ? needs(rank).device[at(pool.phase)] : needs(rank).host[at(pool.phase)];
+    pool.free = std::min(pool.free,
+                         place == Place::device ? needs(rank).device_free : needs(rank).host_free);
+    const int64_t mine = place == Place::device ? needs(rank).device[at(pool.phase)]
+                                                : needs(rank).host[at(pool.phase)];
     if (mine > most) std::tie(pool.fullest, most) = std::pair(rank, mine);
   }
   return pool;
@@ -46,32 +51,42 @@ struct Change {
   std::string text;
   std::function<void(config::Options&)> options;
   config::DType compute = config::DType::bf16;
-  bool narrows = false;   // to bf16
+  bool narrows = false;  // to bf16
   int more_nodes = 1;
-  int degree = 0;         // 0: as it is
+  int degree = 0;  // 0: as it is
 };
 
 std::vector<Change> single_changes(const Job& job) {
   const config::Options& now = job.options;
   std::vector<Change> out;
-  for (int64_t tokens = training_tokens(job) / 2; tokens >= std::max<int64_t>(now.max_len(), 64); tokens /= 2) {
-    out.push_back({base::text("train.micro_batch_tokens=", tokens), [tokens](auto& o) { o.train.micro_batch_tokens = tokens; }});
+  for (int64_t tokens = training_tokens(job) / 2; tokens >= std::max<int64_t>(now.max_len(), 64);
+       tokens /= 2) {
+    out.push_back({base::text("train.micro_batch_tokens=", tokens),
+                   [tokens](auto& o) { o.train.micro_batch_tokens = tokens; }});
   }
   const bool ppo = job.command == config::Command::ppo;
   if (ppo) {
     for (const double share : {0.25, 0.1}) {
       if (now.generate.kv_memory.bytes == 0 && now.generate.kv_memory.fraction <= share) continue;
-      out.push_back({base::text("generate.kv_memory=", share), [share](auto& o) { o.generate.kv_memory = {share, 0}; }});
+      out.push_back({base::text("generate.kv_memory=", share), [share](auto& o) {
+                       o.generate.kv_memory = {share, 0};
+                     }});
     }
     if (now.generate.weights == config::RolloutWeights::int8) {
-      out.push_back({"generate.weights=model", [](auto& o) { o.generate.weights = config::RolloutWeights::model; }});
+      out.push_back({"generate.weights=model",
+                     [](auto& o) { o.generate.weights = config::RolloutWeights::model; }});
     }
-    if (job.machine.device_bytes > 0 && now.generate.graphs) out.push_back({"generate.graphs=false", [](auto& o) { o.generate.graphs = false; }});
-    if (job.keeps_caches) out.push_back({"generate.keep_kv_memory=false", [](auto& o) { o.generate.keep_kv_memory = false; }});
-    if (now.weightsync.delta) out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
+    if (job.machine.device_bytes > 0 && now.generate.graphs)
+      out.push_back({"generate.graphs=false", [](auto& o) { o.generate.graphs = false; }});
+    if (job.keeps_caches)
+      out.push_back(
+          {"generate.keep_kv_memory=false", [](auto& o) { o.generate.keep_kv_memory = false; }});
+    if (now.weightsync.delta)
+      out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }
   if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
-    out.push_back({"train.optimizer_offload=true", [](auto& o) { o.train.optimizer_offload = true; }});
+    out.push_back(
+        {"train.optimizer_offload=true", [](auto& o) { o.train.optimizer_offload = true; }});
   }
   if (job.machine.device_bytes == 0 && now.train.node_weights) {
     out.push_back({"train.node_weights=false", [](auto& o) { o.train.node_weights = false; }});
@@ -79,15 +94,24 @@ std::vector<Change> single_changes(const Job& job) {
   if (job.machine.device_bytes == 0 && now.train.logits_memory.count > 0) {
     out.push_back({"train.logits_memory=0", [](auto& o) { o.train.logits_memory = {}; }});
   }
-  if (now.train.reduce_once) out.push_back({"train.reduce_once=false", [](auto& o) { o.train.reduce_once = false; }});
-  if (now.train.recompute >= 0) out.push_back({"train.recompute=-1", [](auto& o) { o.train.recompute = -1; }});
-  if (now.train.shard_group > 0) out.push_back({"train.shard_group=0", [](auto& o) { o.train.shard_group = 0; }});
-  if (now.train.enable_ema) out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});
-  if (job.compute == config::DType::f32) out.push_back({"model.dtype=bf16", [](auto&) {}, config::DType::bf16, true});
-  const auto per_node = static_cast<int>(std::count(job.node_of_rank.begin(), job.node_of_rank.end(), 0));
-  const int64_t widest = std::min<int64_t>(per_node, job.models.actor.shape.kv_heads);  // a KV head is never split
-  for (int degree = 2 * static_cast<int>(now.generate.tensor_parallel); ppo && degree <= widest; degree *= 2) {
-    Change change{base::text("generate.tensor_parallel=", degree), [degree](auto& o) { o.generate.tensor_parallel = degree; }};
+  if (now.train.reduce_once)
+    out.push_back({"train.reduce_once=false", [](auto& o) { o.train.reduce_once = false; }});
+  if (now.train.recompute >= 0)
+    out.push_back({"train.recompute=-1", [](auto& o) { o.train.recompute = -1; }});
+  if (now.train.shard_group > 0)
+    out.push_back({"train.shard_group=0", [](auto& o) { o.train.shard_group = 0; }});
+  if (now.train.enable_ema)
+    out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});
+  if (job.compute == config::DType::f32)
+    out.push_back({"model.dtype=bf16", [](auto&) {}, config::DType::bf16, true});
+  const auto per_node =
+      static_cast<int>(std::count(job.node_of_rank.begin(), job.node_of_rank.end(), 0));
+  const int64_t widest =
+      std::min<int64_t>(per_node, job.models.actor.shape.kv_heads);  // a KV head is never split
+  for (int degree = 2 * static_cast<int>(now.generate.tensor_parallel); ppo && degree <= widest;
+       degree *= 2) {
+    Change change{base::text("generate.tensor_parallel=", degree),
+                  [degree](auto& o) { o.generate.tensor_parallel = degree; }};
     change.degree = degree;
     out.push_back(std::move(change));
   }
@@ -101,7 +125,8 @@ std::vector<Change> single_changes(const Job& job) {
 }
 
 // The job with these changes; none where they are not possible together.
-std::optional<Fit> fit_with(const Job& job, const CutActor& cut, std::span<const Change* const> changes) {
+std::optional<Fit> fit_with(const Job& job, const CutActor& cut,
+                            std::span<const Change* const> changes) {
   config::Options options = job.options;
   config::DType compute = job.compute;
   std::vector<int> nodes(job.node_of_rank.begin(), job.node_of_rank.end());
@@ -117,12 +142,12 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut, std::span<const
     }
   }
   try {
-    if (nodes.size() != job.node_of_rank.size()) roles = config::resolve_ranks(options.ranks, static_cast<int>(nodes.size()), nodes);
+    if (nodes.size() != job.node_of_rank.size())
+      roles = config::resolve_ranks(options.ranks, static_cast<int>(nodes.size()), nodes);
     if (job.command == config::Command::ppo) config::check_placement(options, roles);
-  } catch (const UserError&) {
-    return std::nullopt;
-  }
-  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels,
+  } catch (const UserError&) { return std::nullopt; }
+  return fit({options, roles, nodes, models, job.machine, compute, job.command,
+              job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels,
               job.context_stands});
 }
 
@@ -146,7 +171,8 @@ std::vector<Pool> pools_of(std::span<const RankNeed> ranks) {
     std::map<uint64_t, std::vector<int>> members;
     std::vector<uint64_t> order;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const uint64_t pool = place == Place::device ? ranks[rank].device_pool : ranks[rank].host_pool;
+      const uint64_t pool =
+          place == Place::device ? ranks[rank].device_pool : ranks[rank].host_pool;
       if (members[pool].empty()) order.push_back(pool);
       members[pool].push_back(static_cast<int>(rank));
     }
@@ -158,14 +184,17 @@ std::vector<Pool> pools_of(std::span<const RankNeed> ranks) {
   return out;
 }
 
-int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, const std::function<std::vector<Pool>(int64_t recompute)>& pools_with) {
+int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget,
+                          const std::function<std::vector<Pool>(int64_t recompute)>& pools_with) {
   const std::vector<Pool> least = pools_with(layers);
   const auto fits = [&](int64_t recompute) {
     const std::vector<Pool> pools = pools_with(recompute);
     for (size_t i = 0; i < pools.size(); ++i) {
-      const int64_t left = least[i].free == free_unknown ? 0 : std::max<int64_t>(least[i].free - least[i].need, 0);
-      const auto allowed = budget.bytes > 0 ? std::min(left, budget.bytes * std::ssize(least[i].ranks))
-                                            : static_cast<int64_t>(budget.fraction * static_cast<double>(left));
+      const int64_t left =
+          least[i].free == free_unknown ? 0 : std::max<int64_t>(least[i].free - least[i].need, 0);
+      const auto allowed = budget.bytes > 0
+                               ? std::min(left, budget.bytes * std::ssize(least[i].ranks))
+                               : static_cast<int64_t>(budget.fraction * static_cast<double>(left));
       if (pools[i].need - least[i].need > allowed) return false;
     }
     return true;
@@ -184,7 +213,8 @@ int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, con
 
 int64_t fewest_recomputed(const Job& job) {
   config::Options options = job.options;
-  const Job varied{options, job.roles, job.node_of_rank, job.models, job.machine, job.compute, job.command, job.keeps_caches, job.own_kernels, job.context_stands};
+  const Job varied{options,     job.roles,   job.node_of_rank, job.models,      job.machine,
+                   job.compute, job.command, job.keeps_caches, job.own_kernels, job.context_stands};
   const auto pools_with = [&](int64_t recompute) {
     options.train.recompute = recompute;
     std::vector<RankNeed> ranks;
@@ -202,11 +232,14 @@ int64_t fewest_recomputed(const Job& job) {
     }
     return pools_of(ranks);
   };
-  return fewest_recomputed(job.models.actor.shape.layers, job.options.train.keep_memory.value(), pools_with);
+  return fewest_recomputed(job.models.actor.shape.layers, job.options.train.keep_memory.value(),
+                           pools_with);
 }
 
 std::string describe_kept(int64_t kept, int64_t layers) {
-  return base::text(kept, " of ", layers, " blocks keep their activations (train.keep_memory), the others are computed again");
+  return base::text(
+      kept, " of ", layers,
+      " blocks keep their activations (train.keep_memory), the others are computed again");
 }
 
 CachesBesideTraining caches_beside_training(const Job& job) {
@@ -217,21 +250,26 @@ CachesBesideTraining caches_beside_training(const Job& job) {
   const bool devices = job.machine.device_bytes > 0;
   const Place place = devices ? Place::device : Place::host;
   for (const RoleKind& kind : role_kinds(job)) {
-    const auto bytes = [&](const Job& one) { return memory_of_rank(one, kind.first).bytes(place, Phase::backward); };
+    const auto bytes = [&](const Job& one) {
+      return memory_of_rank(one, kind.first).bytes(place, Phase::backward);
+    };
     out.bytes = std::max(out.bytes, bytes(kept) - bytes(given_back));
   }
   if (out.bytes == 0 || !out.wanted) return out;
   const Fit fits = fit(kept);
-  const int64_t need = devices ? fits.device.peak : fits.node_bytes, memory = devices ? job.machine.device_bytes : job.machine.host_bytes;
+  const int64_t need = devices ? fits.device.peak : fits.node_bytes,
+                memory = devices ? job.machine.device_bytes : job.machine.host_bytes;
   out.stay = memory > 0 && memory != free_unknown && need <= memory - memory / 10;
   return out;
 }
 
 std::string describe(const CachesBesideTraining& caches) {
-  const std::string what = base::text("KV pages of at most ", base::human_bytes(static_cast<double>(caches.bytes)), " a rank ");
+  const std::string what = base::text(
+      "KV pages of at most ", base::human_bytes(static_cast<double>(caches.bytes)), " a rank ");
   if (caches.stay) return what + "stay where they are while trainers of the rank work";
   return what + "are given back while trainers of the rank work (" +
-         (caches.wanted ? "beside them they would leave less than a tenth of the memory)" : "generate.keep_kv_memory = false)");
+         (caches.wanted ? "beside them they would leave less than a tenth of the memory)"
+                        : "generate.keep_kv_memory = false)");
 }
 
 int worst_pool(std::span<const Pool> pools) {
@@ -245,15 +283,19 @@ int worst_pool(std::span<const Pool> pools) {
 }
 
 std::string describe(const Pool& pool) {
-  return base::text("planned peak ", gigabytes(pool.need), " of ", pool.free == free_unknown ? "an unknown amount" : gigabytes(pool.free), " free (",
-                    pool.place == Place::device ? "a GPU, " : "host memory, ", pool.ranks.size() == 1 ? "rank " : "ranks ", config::rank_ranges(pool.ranks),
-                    ", in ", to_string(pool.phase), "; ", gigabytes(pool.estimated), " of it estimated from shapes)");
+  return base::text("planned peak ", gigabytes(pool.need), " of ",
+                    pool.free == free_unknown ? "an unknown amount" : gigabytes(pool.free),
+                    " free (", pool.place == Place::device ? "a GPU, " : "host memory, ",
+                    pool.ranks.size() == 1 ? "rank " : "ranks ", config::rank_ranges(pool.ranks),
+                    ", in ", to_string(pool.phase), "; ", gigabytes(pool.estimated),
+                    " of it estimated from shapes)");
 }
 
 std::string contributors(const Ledger& ledger, Place place, Phase phase, size_t count) {
   std::string out;
   for (const Entry& entry : ledger.largest(place, phase, count)) {
-    out += base::text(out.empty() ? "" : "\n", "  ", gigabytes(entry.bytes), entry.accuracy == Accuracy::estimate ? " ~ " : "   ", entry.owner, ": ",
+    out += base::text(out.empty() ? "" : "\n", "  ", gigabytes(entry.bytes),
+                      entry.accuracy == Accuracy::estimate ? " ~ " : "   ", entry.owner, ": ",
                       entry.what);
   }
   return out;
@@ -271,7 +313,10 @@ std::vector<Remedy> nearest_fits(const Job& job, const CutActor& cut, size_t cou
     out.push_back({text, *result});
   };
   // Of one key only the smallest step that helps.
-  const auto key = [](const Change& change) { return change.more_nodes > 1 ? std::string("nodes") : change.text.substr(0, change.text.find('=')); };
+  const auto key = [](const Change& change) {
+    return change.more_nodes > 1 ? std::string("nodes")
+                                 : change.text.substr(0, change.text.find('='));
+  };
   std::map<std::string, bool> helped;
   for (const Change& change : changes) {
     if (helped[key(change)]) continue;

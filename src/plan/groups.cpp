@@ -10,18 +10,24 @@ namespace trireme::plan {
 namespace {
 
 constexpr int64_t nccl_communicator = int64_t{700} << 20;  // a reading of others
-// NCCL 2.28.9 by its sources: one that is split off uses the connections, their buffers and those of NVLS of the first one (init.cc, nvls.cc). Of its own
-// are tables, the peers and the ring of each channel (channel.cc) and its view on the device; each takes what the driver gives at least, 2 MiB.
+// NCCL 2.28.9 by its sources: one that is split off uses the connections, their buffers and those
+// of NVLS of the first one (init.cc, nvls.cc). Of its own are tables, the peers and the ring of
+// each channel (channel.cc) and its view on the device; each takes what the driver gives at least,
+// 2 MiB.
 constexpr int64_t nccl_channels = 64;  // at most
 constexpr int64_t nccl_split_off = (2 * nccl_channels + 1) * (int64_t{2} << 20);
 
-bool is_among(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
+bool is_among(const std::vector<int>& ranks, int rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
 
 // Of `ranks`, cut into groups of `size`, those that have `rank`.
 std::vector<int> group_of(const std::vector<int>& ranks, int rank, size_t size) {
   if (size >= ranks.size()) return ranks;
-  const auto first = static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) / size * size;
-  return {ranks.begin() + static_cast<std::ptrdiff_t>(first), ranks.begin() + static_cast<std::ptrdiff_t>(first + size)};
+  const auto first =
+      static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) / size * size;
+  return {ranks.begin() + static_cast<std::ptrdiff_t>(first),
+          ranks.begin() + static_cast<std::ptrdiff_t>(first + size)};
 }
 
 // Trainers that hold the same shard as `rank`.
@@ -29,7 +35,9 @@ std::vector<int> replicas_of(const Job& job, int rank) {
   const auto& ranks = job.roles.trainer;
   const size_t group = shard_group(job, rank).size();
   std::vector<int> out;
-  for (size_t i = static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) % group; i < ranks.size(); i += group) out.push_back(ranks[i]);
+  for (size_t i = static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) % group;
+       i < ranks.size(); i += group)
+    out.push_back(ranks[i]);
   return out;
 }
 
@@ -41,7 +49,8 @@ std::vector<int> shard_group(const Job& job, int rank) {
 }
 
 std::vector<int> reward_group(const Job& job, int rank) {
-  return group_of(job.roles.reward, rank, static_cast<size_t>(config::reward_shard_size(job.options, job.roles)));
+  return group_of(job.roles.reward, rank,
+                  static_cast<size_t>(config::reward_shard_size(job.options, job.roles)));
 }
 
 bool one_node(const Job& job, const std::vector<int>& ranks) {
@@ -52,28 +61,36 @@ bool one_node(const Job& job, const std::vector<int>& ranks) {
 bool reads_in_place(const Job& job) {
   if (job.machine.device_bytes > 0 || job.options.generate.tensor_parallel > 1) return false;
   if (job.options.weightsync.shared_memory != config::SharedMemory::automatic) return false;
-  return std::ranges::all_of(job.roles.generator,
-                             [&](int rank) { return is_among(job.roles.trainer, rank) && one_node(job, shard_group(job, rank)); });
+  return std::ranges::all_of(job.roles.generator, [&](int rank) {
+    return is_among(job.roles.trainer, rank) && one_node(job, shard_group(job, rank));
+  });
 }
 
 bool sends_deltas(const Job& job) {
   const bool shares = config::shares(job.options.weightsync.shared_memory);
-  return job.options.weightsync.delta && !(shares && std::ranges::all_of(job.node_of_rank, [&](int node) { return node == job.node_of_rank.front(); }));
+  return job.options.weightsync.delta &&
+         !(shares && std::ranges::all_of(job.node_of_rank, [&](int node) {
+             return node == job.node_of_rank.front();
+           }));
 }
 
 int64_t nccl_bytes(const Job& job, int rank) {
   const bool ppo = job.command == config::Command::ppo;
   std::vector<std::vector<int>> groups;  // one for each communicator
-  const auto add = [&](const std::vector<int>& ranks, size_t count) { groups.insert(groups.end(), count, ranks); };
+  const auto add = [&](const std::vector<int>& ranks, size_t count) {
+    groups.insert(groups.end(), count, ranks);
+  };
   if (is_among(job.roles.trainer, rank)) {
     const size_t trained = job.models.critic ? 2 : 1;
     add(shard_group(job, rank), trained + (!ppo && job.models.reference ? 1 : 0));
     if (const auto replicas = replicas_of(job, rank); replicas.size() > 1) add(replicas, trained);
   }
-  if (ppo && is_among(job.roles.reward, rank)) add(reward_group(job, rank), job.models.reward_models.size() + (job.models.reference ? 1 : 0));
+  if (ppo && is_among(job.roles.reward, rank))
+    add(reward_group(job, rank), job.models.reward_models.size() + (job.models.reference ? 1 : 0));
   const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
   if (ppo && degree > 1 && is_among(job.roles.generator, rank)) {
-    for (const auto& replica : config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {
+    for (const auto& replica :
+         config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {
       if (is_among(replica, rank)) add(replica, 1);
     }
   }

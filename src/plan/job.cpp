@@ -16,28 +16,43 @@ namespace {
 
 constexpr int64_t mib = int64_t{1} << 20;
 
-constexpr PhaseSet training = phase_bit(Phase::forward) | phase_bit(Phase::head) | phase_bit(Phase::backward);
+constexpr PhaseSet training =
+    phase_bit(Phase::forward) | phase_bit(Phase::head) | phase_bit(Phase::backward);
 
-bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 bool node_by_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) {
-  return std::is_sorted(ranks.begin(), ranks.end(), [&](int a, int b) { return node_of_rank[static_cast<size_t>(a)] < node_of_rank[static_cast<size_t>(b)]; });
+  return std::is_sorted(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return node_of_rank[static_cast<size_t>(a)] < node_of_rank[static_cast<size_t>(b)];
+  });
 }
 
 // Of the head's weight: the vocabulary, or 1 for a score.
-int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.back().back()].shape.front(); }
+int64_t head_rows(const ModelLayout& model) {
+  return model.tensors[model.stages.back().back()].shape.front();
+}
 
 // Sums of what a rank has besides the entries that are known byte for byte.
-constexpr int64_t device_context = 600 * mib;        // a CUDA context with LibTorch's libraries
-constexpr int64_t product_workspaces = 64 * mib;     // cuBLAS' and cuBLASLt's for one stream on Hopper, 32 MiB each, from LibTorch's allocator
-constexpr int64_t allocator_share = 50;              // of the tensors one part in so many for what LibTorch's allocator keeps between them; set by hand
-constexpr int64_t host_scratch = 96 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
-constexpr int64_t bytes_per_sample_token = 64;       // ids, masks, log-probs, values, advantages, and the copies that travel
+constexpr int64_t device_context = 600 * mib;  // a CUDA context with LibTorch's libraries
+constexpr int64_t product_workspaces =
+    64 *
+    mib;  // cuBLAS' and cuBLASLt's for one stream on Hopper, 32 MiB each, from LibTorch's allocator
+constexpr int64_t allocator_share = 50;  // of the tensors one part in so many for what LibTorch's
+                                         // allocator keeps between them; set by hand
+constexpr int64_t host_scratch =
+    96 * mib;  // thread pools, MPI's and the libraries' buffers, what the heap keeps back
+constexpr int64_t bytes_per_sample_token =
+    64;  // ids, masks, log-probs, values, advantages, and the copies that travel
 
 // Builds the ledger of one rank, role by role.
 class RankLedger {
  public:
-  RankLedger(const Job& job, int rank) : job_(job), rank_(rank), place_(job.machine.device_bytes > 0 ? Place::device : Place::host) {}
+  RankLedger(const Job& job, int rank)
+      : job_(job),
+        rank_(rank),
+        place_(job.machine.device_bytes > 0 ? Place::device : Place::host) {}
 
   Ledger build() {
     process();
@@ -54,13 +69,23 @@ class RankLedger {
  private:
   const config::Options& options() const { return job_.options; }
   int64_t element() const { return config::bytes_per_element(job_.compute); }
-  int64_t logit() const { return std::max<int64_t>(element(), options().model.head_dtype == config::HeadType::fp32 ? 4 : 0); }
+  int64_t logit() const {
+    return std::max<int64_t>(element(),
+                             options().model.head_dtype == config::HeadType::fp32 ? 4 : 0);
+  }
   Operators operators() const {
     if (place_ == Place::host) return Operators::host;
     return job_.own_kernels ? Operators::device : Operators::composed;
   }
   PassWork work(const ModelLayout& model, int64_t tokens) const {
-    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit(), options().train.logits_memory.count,
+    return {model.shape,
+            tokens,
+            head_rows(model),
+            kept_blocks(model),
+            operators(),
+            element(),
+            logit(),
+            options().train.logits_memory.count,
             options().train.exact_products};
   }
 
@@ -68,15 +93,20 @@ class RankLedger {
   void process() {
     if (place_ == Place::host) {
       add("process", "buffers of the libraries", host_scratch, every_phase, Accuracy::estimate);
-      const int64_t sequences = job_.command == config::Command::ppo ? options().sequences_per_iteration() : options().train.batch_size;
-      const int64_t share = base::ceil_div<int64_t>(sequences * options().max_len(), static_cast<int64_t>(job_.roles.trainer.size()));
+      const int64_t sequences = job_.command == config::Command::ppo
+                                    ? options().sequences_per_iteration()
+                                    : options().train.batch_size;
+      const int64_t share = base::ceil_div<int64_t>(
+          sequences * options().max_len(), static_cast<int64_t>(job_.roles.trainer.size()));
       add("process", "samples", share * bytes_per_sample_token, every_phase, Accuracy::estimate);
       return;
     }
     if (!job_.context_stands) {
-      ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase, Accuracy::estimate, 0, Kind::libraries});
+      ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase,
+                   Accuracy::estimate, 0, Kind::libraries});
     }
-    ledger_.add({"process", "NCCL communicators", place_, nccl_bytes(job_, rank_), every_phase, Accuracy::estimate, 0, Kind::libraries});
+    ledger_.add({"process", "NCCL communicators", place_, nccl_bytes(job_, rank_), every_phase,
+                 Accuracy::estimate, 0, Kind::libraries});
   }
 
   // Not before the first pass: what a generator takes a share of is free until then.
@@ -84,34 +114,44 @@ class RankLedger {
     const PhaseSet working = every_phase & ~phase_bit(Phase::start);
     const int64_t tensors = ledger_.peak(Place::device, Kind::tensors);
     const auto& o = options().generate;  // steps are recorded on a stream of their own
-    const bool records = contains(job_.roles.generator, rank_) && job_.own_kernels && o.paged_attention && o.graphs;
-    add("process", "workspaces of products", (records ? 2 : 1) * product_workspaces, working, Accuracy::estimate);
-    add("process", "what the allocator keeps between tensors", tensors / allocator_share, working, Accuracy::estimate);
+    const bool records =
+        contains(job_.roles.generator, rank_) && job_.own_kernels && o.paged_attention && o.graphs;
+    add("process", "workspaces of products", (records ? 2 : 1) * product_workspaces, working,
+        Accuracy::estimate);
+    add("process", "what the allocator keeps between tensors", tensors / allocator_share, working,
+        Accuracy::estimate);
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {
     if (place_ == Place::device) return Exchange::device_ring;
     if (one_node(job_, ranks)) return Exchange::window;
-    return options().train.node_weights && node_by_node(ranks, job_.node_of_rank) ? Exchange::node_windows : Exchange::host_ring;
+    return options().train.node_weights && node_by_node(ranks, job_.node_of_rank)
+               ? Exchange::node_windows
+               : Exchange::host_ring;
   }
 
   // Of these ranks, those on this rank's node.
   int64_t count_on_node(const std::vector<int>& ranks) const {
     const auto node = [&](int rank) { return job_.node_of_rank[static_cast<size_t>(rank)]; };
-    return std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return node(rank) == node(rank_); });
+    return std::count_if(ranks.begin(), ranks.end(),
+                         [&](int rank) { return node(rank) == node(rank_); });
   }
 
   // `longest`: tokens of a sequence that it reads.
-  void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks, Training kind, bool average, int64_t longest) {
+  void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks,
+               Training kind, bool average, int64_t longest) {
     const Exchange how = exchange(ranks);
     const auto count = static_cast<int64_t>(ranks.size());
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how, static_cast<int>(sharing),
+    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average,
+                                           how, static_cast<int>(sharing),
                                            config::bytes_per_element(options().train.reduce_dtype));
-    add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices", bytes.weights_own, (sharing - 1) * bytes.weights_own);
+    add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices",
+                 bytes.weights_own, (sharing - 1) * bytes.weights_own);
     if (shares) {
-      add_exchange(owner, "gradients of two stages", bytes.gradient_slots, (sharing - 1) * bytes.gradient_slots / sharing);
+      add_exchange(owner, "gradients of two stages", bytes.gradient_slots,
+                   (sharing - 1) * bytes.gradient_slots / sharing);
       add_exchange(owner, "sums on their way", bytes.receive);
     } else {
       ring_.weights = std::max(ring_.weights, bytes.weights_ring);
@@ -119,17 +159,23 @@ class RankLedger {
       ring_.received = std::max(ring_.received, bytes.receive);
     }
     add(owner, "fp32 gradients", bytes.gradients);
-    if (kind == Training::trainable && options().train.reduce_once) add(owner, "a step's own gradients", gradient_sum_bytes(model, static_cast<int>(count)));
-    if (kind == Training::trainable && options().train.reduce_dtype == config::DType::bf16 && ranks.size() < job_.roles.trainer.size()) {
-      add(owner, "step: gradients in bf16 for the sum over copies", 2 * std::min(replica_piece, shard_elements(model, static_cast<int>(count))),
+    if (kind == Training::trainable && options().train.reduce_once)
+      add(owner, "a step's own gradients", gradient_sum_bytes(model, static_cast<int>(count)));
+    if (kind == Training::trainable && options().train.reduce_dtype == config::DType::bf16 &&
+        ranks.size() < job_.roles.trainer.size()) {
+      add(owner, "step: gradients in bf16 for the sum over copies",
+          2 * std::min(replica_piece, shard_elements(model, static_cast<int>(count))),
           phase_bit(Phase::step), Accuracy::estimate);
     }
     if (place_ == Place::device) {  // made by the first pass
-      add(owner, "tables of the rotation", rotation_bytes(model.shape, longest), every_phase & ~phase_bit(Phase::start));
+      add(owner, "tables of the rotation", rotation_bytes(model.shape, longest),
+          every_phase & ~phase_bit(Phase::start));
     }
     const bool offload = place_ == Place::device && options().train.optimizer_offload;
     const Place state = offload ? Place::host : place_;
-    for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master}, {"Adam's moments", bytes.moments}, {"moving average", bytes.average}}) {
+    for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master},
+                                     {"Adam's moments", bytes.moments},
+                                     {"moving average", bytes.average}}) {
       ledger_.add({owner, what, state, size, every_phase, Accuracy::exact});
     }
   }
@@ -147,7 +193,8 @@ class RankLedger {
     int64_t most = 0;
     if (const auto& reference = job_.models.reference) {
       sharded("reference", *reference, ranks, Training::frozen, false, options().max_len());
-      most = scoring_pass_bytes(work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
+      most = scoring_pass_bytes(
+          work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
       const ModelLayout& model = job_.models.reward_models[i];
@@ -162,11 +209,15 @@ class RankLedger {
     const std::vector<int> group = shard_group(job_, rank_);
     const auto& models = job_.models;
     const int64_t tokens = training_tokens(job_);
-    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema, options().max_len());
-    if (models.critic) sharded("critic", *models.critic, group, Training::trainable, false, options().max_len());
+    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema,
+            options().max_len());
+    if (models.critic)
+      sharded("critic", *models.critic, group, Training::trainable, false, options().max_len());
     // actor and critic train one after the other: the larger counts
-    const bool critic = models.critic && pass_bytes(*models.critic, tokens) > pass_bytes(models.actor, tokens);
-    pass(critic ? "critic" : "actor", critic ? *models.critic : models.actor, tokens, static_cast<int>(group.size()));
+    const bool critic =
+        models.critic && pass_bytes(*models.critic, tokens) > pass_bytes(models.actor, tokens);
+    pass(critic ? "critic" : "actor", critic ? *models.critic : models.actor, tokens,
+         static_cast<int>(group.size()));
     if (job_.command == config::Command::ppo) {  // log-probs and values, one after the other
       const int64_t scored = scoring_tokens(job_, static_cast<int>(job_.roles.trainer.size()));
       const int64_t values = models.critic ? scoring_pass_bytes(work(*models.critic, scored)) : 0;
@@ -176,7 +227,8 @@ class RankLedger {
       scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
     }
     if (place_ == Place::device) host_mirrors(group);
-    if (place_ == Place::host || options().train.optimizer_offload) copies_aside(static_cast<int>(group.size()));
+    if (place_ == Place::host || options().train.optimizer_offload)
+      copies_aside(static_cast<int>(group.size()));
   }
 
   // Blocks that are not run again keep all their operators saved (train.recompute).
@@ -187,40 +239,56 @@ class RankLedger {
   int64_t pass_bytes(const ModelLayout& model, int64_t tokens) const {
     const PassBytes bytes = training_pass_bytes(work(model, tokens));
     return bytes.stage_inputs + bytes.kept +
-           std::max(bytes.backward, bytes.head_weight + bytes.head_logits + bytes.head_kept + bytes.head_hidden);
+           std::max(bytes.backward,
+                    bytes.head_weight + bytes.head_logits + bytes.head_kept + bytes.head_hidden);
   }
 
   void pass(const std::string& owner, const ModelLayout& model, int64_t tokens, int group) {
     const PassBytes bytes = training_pass_bytes(work(model, tokens));
-    const auto estimated = [&](const std::string& what, int64_t size, PhaseSet phases) { add(owner, what, size, phases, Accuracy::estimate); };
+    const auto estimated = [&](const std::string& what, int64_t size, PhaseSet phases) {
+      add(owner, what, size, phases, Accuracy::estimate);
+    };
     estimated("stage inputs", bytes.stage_inputs, training);
     estimated("activations of blocks that are kept", bytes.kept, training);
     estimated("ids and columns of a micro-batch", bytes.columns, training | phase_bit(Phase::step));
     estimated("one block's values", bytes.forward, phase_bit(Phase::forward));
-    estimated("head: gradient of a piece of the vocabulary", bytes.head_weight, phase_bit(Phase::head));
-    estimated("head: logits of a piece of the vocabulary", bytes.head_logits, phase_bit(Phase::head));
+    estimated("head: gradient of a piece of the vocabulary", bytes.head_weight,
+              phase_bit(Phase::head));
+    estimated("head: logits of a piece of the vocabulary", bytes.head_logits,
+              phase_bit(Phase::head));
     estimated("head: logits that wait for their gradient", bytes.head_kept, phase_bit(Phase::head));
     estimated("head: hidden states and their gradients", bytes.head_hidden, phase_bit(Phase::head));
     estimated("one block's activations", bytes.backward, phase_bit(Phase::backward));
     if (place_ == Place::device) {
       const bool offload = options().train.optimizer_offload;
-      estimated(offload ? "step: a piece of the optimizer's state" : "norm: a chunk in fp64", device_step_bytes(model, group, element(), offload), phase_bit(Phase::step));
+      estimated(offload ? "step: a piece of the optimizer's state" : "norm: a chunk in fp64",
+                device_step_bytes(model, group, element(), offload), phase_bit(Phase::step));
     }
   }
 
-  void scoring(int64_t bytes, Phase phase) { add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate); }
+  void scoring(int64_t bytes, Phase phase) {
+    add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
+  }
 
-  // Where generators and trainers take turns on the same rank, KV pages and on devices weights that a sync sends whole are given back before the trainers
-  // begin (PpoRoles::release_caches()), unless there is room for both.
+  // Where generators and trainers take turns on the same rank, KV pages and on devices weights that
+  // a sync sends whole are given back before the trainers begin (PpoRoles::release_caches()),
+  // unless there is room for both.
   bool gives_way() const {
     if (job_.keeps_caches) return false;
-    const bool take_turns = options().train.async_depth == 0 || (options().train.partial_rollout_enable && degree() == 1);
+    const bool take_turns = options().train.async_depth == 0 ||
+                            (options().train.partial_rollout_enable && degree() == 1);
     return take_turns && contains(job_.roles.trainer, rank_);
   }
-  PhaseSet cache_phases() const { return gives_way() ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase; }
+  PhaseSet cache_phases() const {
+    return gives_way()
+               ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward)
+               : every_phase;
+  }
   PhaseSet weight_phases() const {
     const bool given_back = gives_way() && place_ == Place::device && !sends_deltas(job_);
-    return given_back ? every_phase & ~(phase_bit(Phase::log_probs) | training | phase_bit(Phase::step)) : every_phase;
+    return given_back
+               ? every_phase & ~(phase_bit(Phase::log_probs) | training | phase_bit(Phase::step))
+               : every_phase;
   }
 
   void generator() {
@@ -230,61 +298,87 @@ class RankLedger {
       const auto found = std::find(group.begin(), group.end(), rank_);
       if (found != group.end()) place = static_cast<int>(found - group.begin());
     }
-    if (!reads_in_place(job_)) add("generator", "weights", generator_weight_bytes(job_.models.slices, place, element()), weight_phases());
-    if (options().generate.weights == config::RolloutWeights::int8) {  // each rank's own, also where ranks read one copy of the weights
-      add("generator", "weights in 8 bits", generator_int8_bytes(job_.models.slices, place, job_.models.actor.shape.tied));
+    if (!reads_in_place(job_))
+      add("generator", "weights", generator_weight_bytes(job_.models.slices, place, element()),
+          weight_phases());
+    if (options().generate.weights ==
+        config::RolloutWeights::int8) {  // each rank's own, also where ranks read one copy of the
+                                         // weights
+      add("generator", "weights in 8 bits",
+          generator_int8_bytes(job_.models.slices, place, job_.models.actor.shape.tied));
     }
     const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
     const config::ModelShape& shape = job_.models.actor.shape;
-    const int64_t granted =
-        kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
-    const int64_t sequences = base::ceil_div<int64_t>(options().prompts_to_write(), static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
+    const int64_t granted = kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(),
+                                           options().generate.max_batch, options().max_len(), free);
+    const int64_t sequences =
+        base::ceil_div<int64_t>(options().prompts_to_write(), static_cast<int64_t>(groups.size())) *
+        options().rollout.n_samples_per_prompt;
     const int64_t padded = base::round_up(options().max_len() + 1, options().generate.page_size);
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
-      GenerationStep step{.shape = shape, .degree = degree(), .element_bytes = element(), .logit_bytes = logit(), .longest = padded};
+      GenerationStep step{.shape = shape,
+                          .degree = degree(),
+                          .element_bytes = element(),
+                          .logit_bytes = logit(),
+                          .longest = padded};
       step.take_slices(job_.models.actor, job_.models.slices, place);
       step.take_work(options(), sequences, job_.own_kernels);
       add_generation(ledger_, generation_bytes(step), cache_phases());
       return;
     }
-    // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
+    // On the host a page takes memory when it is first written: no more than all sequences of a
+    // rollout fill.
     const int64_t tokens = sequences * padded;
-    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), cache_phases(),
+    add("generator", "KV pages that are written",
+        std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), cache_phases(),
         Accuracy::estimate);
-    const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
+    const int64_t rows =
+        std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
-    const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
-    if (degree() > 1) {  // two sums in turn that the node's ranks share, or a copy of all parts of one
-      const auto on_one_node = [&](const auto& group) { return contains(group, rank_) && one_node(job_, group); };
+    const int64_t columns =
+        4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
+    if (degree() >
+        1) {  // two sums in turn that the node's ranks share, or a copy of all parts of one
+      const auto on_one_node = [&](const auto& group) {
+        return contains(group, rank_) && one_node(job_, group);
+      };
       const bool own_kernels = options().generate.backend != config::GenerateBackend::torch;
-      const bool shares = own_kernels && options().generate.shared_sums && std::ranges::any_of(groups, on_one_node);
+      const bool shares =
+          own_kernels && options().generate.shared_sums && std::ranges::any_of(groups, on_one_node);
       const int64_t parts = (shares ? 2 : degree()) * rows * shape.hidden * int64_t{4};
-      ledger_.add({"generator", "parts of sums over the replica's ranks", place_, parts, every_phase, Accuracy::estimate,
-                   shares ? (degree() - 1) * parts : 0});
+      ledger_.add({"generator", "parts of sums over the replica's ranks", place_, parts,
+                   every_phase, Accuracy::estimate, shares ? (degree() - 1) * parts : 0});
     }
-    add("generator", "rows of a step", element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(), every_phase,
-        Accuracy::estimate);
+    add("generator", "rows of a step",
+        element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(),
+        every_phase, Accuracy::estimate);
   }
 
   void weight_sync() {
     const SyncStaging staging = sync_staging(job_, rank_);
-    ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings, every_phase, Accuracy::estimate, staging.mapped});
-    ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase, Accuracy::estimate});
-    ledger_.add({"weight sync", "a bucket that the host looks into", Place::host, staging.looked_into, every_phase, Accuracy::estimate});
+    ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings,
+                 every_phase, Accuracy::estimate, staging.mapped});
+    ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase,
+                 Accuracy::estimate});
+    ledger_.add({"weight sync", "a bucket that the host looks into", Place::host,
+                 staging.looked_into, every_phase, Accuracy::estimate});
   }
 
   // Page-locked copies through which checkpoints go, and what a delta is taken against.
   void host_mirrors(const std::vector<int>& group) {
     const int ranks = static_cast<int>(group.size());
     if (!options().train.optimizer_offload) {
-      MirrorBytes mirror;  // fp32 weights, both moments, of the actor also the average, tensor by tensor
+      MirrorBytes
+          mirror;  // fp32 weights, both moments, of the actor also the average, tensor by tensor
       mirror.add(job_.models.actor, ranks, options().train.enable_ema ? 4 : 3);
       if (job_.models.critic) mirror.add(*job_.models.critic, ranks, 3);
       add_host("checkpoint", "page-locked copy of weights and moments", mirror.total());
     }
     if (job_.command != config::Command::ppo) return;
-    if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * shard_elements(job_.models.actor, ranks));
+    if (options().weightsync.delta)
+      add_host("weight sync", "weights as sent last",
+               element() * shard_elements(job_.models.actor, ranks));
   }
 
   // What an optimizer step overtakes of a save in the background (ckpt.copy_aside).
@@ -298,8 +392,10 @@ class RankLedger {
     see(job_.models.actor, options().train.enable_ema ? 4 : 3);
     if (job_.models.critic) see(*job_.models.critic, 3);
     const bool one = options().ckpt.copy_aside == config::CopyAside::stage;
-    ledger_.add({"checkpoint", one ? "one stage that a save has not written yet" : "what a save has not written yet", Place::host, one ? stage : all,
-                 phase_bit(Phase::step), Accuracy::estimate});
+    ledger_.add(
+        {"checkpoint",
+         one ? "one stage that a save has not written yet" : "what a save has not written yet",
+         Place::host, one ? stage : all, phase_bit(Phase::step), Accuracy::estimate});
   }
 
   int degree() const { return static_cast<int>(options().generate.tensor_parallel); }
@@ -308,15 +404,19 @@ class RankLedger {
   int64_t capacity() const {
     if (place_ == Place::device) return job_.machine.device_bytes;
     const int node = job_.node_of_rank[static_cast<size_t>(rank_)];
-    return job_.machine.host_bytes / std::count(job_.node_of_rank.begin(), job_.node_of_rank.end(), node);
+    return job_.machine.host_bytes /
+           std::count(job_.node_of_rank.begin(), job_.node_of_rank.end(), node);
   }
 
-  void add(const std::string& owner, const std::string& what, int64_t bytes, PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact) {
+  void add(const std::string& owner, const std::string& what, int64_t bytes,
+           PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact) {
     ledger_.add({owner, what, place_, bytes, phases, accuracy});
   }
   // `mapped`: of other ranks, in the same window.
-  void add_exchange(const std::string& owner, const std::string& what, int64_t bytes, int64_t mapped = 0) {
-    ledger_.add({owner, what, place_, bytes, every_phase, Accuracy::exact, mapped, Kind::exchanges});
+  void add_exchange(const std::string& owner, const std::string& what, int64_t bytes,
+                    int64_t mapped = 0) {
+    ledger_.add(
+        {owner, what, place_, bytes, every_phase, Accuracy::exact, mapped, Kind::exchanges});
   }
   void add_host(const std::string& owner, const std::string& what, int64_t bytes) {
     ledger_.add({owner, what, Place::host, bytes, every_phase, Accuracy::exact});
@@ -331,7 +431,8 @@ class RankLedger {
   } ring_;
 };
 
-// Of `sequences` of `longest` tokens over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
+// Of `sequences` of `longest` tokens over `ranks`: a pass of at most `micro_batch` tokens, but
+// never less than one sequence.
 int64_t pass_tokens(int64_t longest, int64_t sequences, int64_t ranks, int64_t micro_batch) {
   const int64_t most = std::max(base::ceil_div(sequences, ranks) * longest, longest);
   return std::min(std::max(micro_batch, longest), most);
@@ -349,25 +450,31 @@ const config::RewardSource* source_of(const Job& job, size_t model) {
 
 int64_t training_tokens(const Job& job) {
   const bool pairs = job.command == config::Command::rm || job.command == config::Command::dpo;
-  return pass_tokens(job.options.max_len(), job.options.train.batch_size * (pairs ? 2 : 1), static_cast<int64_t>(job.roles.trainer.size()),
+  return pass_tokens(job.options.max_len(), job.options.train.batch_size * (pairs ? 2 : 1),
+                     static_cast<int64_t>(job.roles.trainer.size()),
                      job.options.train.micro_batch_tokens);
 }
 
 int64_t scoring_tokens(const Job& job, int ranks) {
-  return pass_tokens(job.options.max_len(), job.options.sequences_per_iteration(), ranks, job.options.rollout_micro_batch_tokens());
+  return pass_tokens(job.options.max_len(), job.options.sequences_per_iteration(), ranks,
+                     job.options.rollout_micro_batch_tokens());
 }
 
 RewardPass reward_pass(const Job& job, size_t model) {
   const config::RewardSource* source = source_of(job, model);
   const int64_t longest = source && source->max_len > 0 ? source->max_len : job.options.max_len();
-  const int64_t tokens = source && source->batch_tokens > 0 ? source->batch_tokens : job.options.rollout_micro_batch_tokens();
-  return {longest, pass_tokens(longest, job.options.sequences_per_iteration(), static_cast<int64_t>(job.roles.reward.size()), tokens)};
+  const int64_t tokens = source && source->batch_tokens > 0
+                             ? source->batch_tokens
+                             : job.options.rollout_micro_batch_tokens();
+  return {longest, pass_tokens(longest, job.options.sequences_per_iteration(),
+                               static_cast<int64_t>(job.roles.reward.size()), tokens)};
 }
 
 Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).build(); }
 
-int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,
-                       int64_t sequences, int64_t max_len, int64_t free) {
+int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape,
+                       int tensor_parallel, int64_t element_bytes, int64_t sequences,
+                       int64_t max_len, int64_t free) {
   const int64_t per_token = kv_bytes_per_token(shape, tensor_parallel, element_bytes);
   const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
   if (share.bytes > 0) return std::min(share.bytes, useful);
@@ -379,8 +486,10 @@ KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replic
   const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
   const int64_t wish = options.rollout.max_new_tokens;
   const int64_t most = wish > 0 ? std::min(wish, room) : room;
-  const int64_t batches = options.train.partial_rollout_enable ? 1 + options.train.async_depth : 1;  // under way
-  const int64_t of_replica = base::ceil_div<int64_t>(options.prompts_to_write(), replicas) * options.rollout.n_samples_per_prompt * batches;
+  const int64_t batches =
+      options.train.partial_rollout_enable ? 1 + options.train.async_depth : 1;  // under way
+  const int64_t of_replica = base::ceil_div<int64_t>(options.prompts_to_write(), replicas) *
+                             options.rollout.n_samples_per_prompt * batches;
   return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
 }
 
@@ -389,10 +498,13 @@ std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_tok
   const int64_t held = bytes / bytes_per_token / length;
   if (held >= need.sequences) return "";
   const auto wanted = static_cast<double>(need.sequences * length * bytes_per_token);
-  return base::text("the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held, " of the ", need.sequences,
-                    " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
-                    " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
-                    "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
+  return base::text(
+      "the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held,
+      " of the ", need.sequences, " sequences that a replica would decode together (", length,
+      " tokens each, a mean prompt and half of the longest answer): the",
+      " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
+      "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles "
+      "on a rank leave more");
 }
 
 }  // namespace trireme::plan

@@ -8,7 +8,8 @@
 namespace trireme::plan {
 
 const char* to_string(Phase phase) {
-  constexpr const char* names[phase_count] = {"start", "rollout", "reward", "log-probs", "forward", "head", "backward", "step", "sync", "save"};
+  constexpr const char* names[phase_count] = {"start", "rollout",  "reward", "log-probs", "forward",
+                                              "head",  "backward", "step",   "sync",      "save"};
   return names[static_cast<size_t>(phase)];
 }
 
@@ -24,7 +25,8 @@ void Ledger::add(Entry entry) {
 int64_t Ledger::bytes(Place place, Phase phase) const {
   int64_t sum = 0;
   for (const Entry& entry : entries_) {
-    if (entry.place == place && (entry.phases & phase_bit(phase)) != 0) sum = base::checked_add(sum, entry.bytes);
+    if (entry.place == place && (entry.phases & phase_bit(phase)) != 0)
+      sum = base::checked_add(sum, entry.bytes);
   }
   return sum;
 }
@@ -32,7 +34,9 @@ int64_t Ledger::bytes(Place place, Phase phase) const {
 int64_t Ledger::bytes(Place place, Phase phase, Accuracy accuracy) const {
   int64_t sum = 0;
   for (const Entry& entry : entries_) {
-    if (entry.place == place && entry.accuracy == accuracy && (entry.phases & phase_bit(phase)) != 0) sum = base::checked_add(sum, entry.bytes);
+    if (entry.place == place && entry.accuracy == accuracy &&
+        (entry.phases & phase_bit(phase)) != 0)
+      sum = base::checked_add(sum, entry.bytes);
   }
   return sum;
 }
@@ -42,7 +46,9 @@ int64_t Ledger::peak(Place place, Kind kind) const {
   for (int i = 0; i < phase_count; ++i) {
     int64_t sum = 0;
     for (const Entry& entry : entries_) {
-      if (entry.place == place && entry.kind == kind && (entry.phases & phase_bit(static_cast<Phase>(i))) != 0) sum = base::checked_add(sum, entry.bytes);
+      if (entry.place == place && entry.kind == kind &&
+          (entry.phases & phase_bit(static_cast<Phase>(i))) != 0)
+        sum = base::checked_add(sum, entry.bytes);
     }
     peak = std::max(peak, sum);
   }
@@ -54,7 +60,8 @@ int64_t Ledger::resident_peak() const {
   for (int i = 0; i < phase_count; ++i) {
     int64_t sum = 0;
     for (const Entry& entry : entries_) {
-      if (entry.place == Place::host && (entry.phases & phase_bit(static_cast<Phase>(i))) != 0) sum += entry.bytes + entry.mapped;
+      if (entry.place == Place::host && (entry.phases & phase_bit(static_cast<Phase>(i))) != 0)
+        sum += entry.bytes + entry.mapped;
     }
     peak = std::max(peak, sum);
   }
@@ -75,7 +82,8 @@ std::vector<Entry> Ledger::largest(Place place, Phase phase, size_t count) const
   for (const Entry& entry : entries_) {
     if (entry.place == place && (entry.phases & phase_bit(phase)) != 0) out.push_back(entry);
   }
-  std::stable_sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
   if (out.size() > count) out.resize(count);
   return out;
 }

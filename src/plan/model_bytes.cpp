@@ -23,7 +23,9 @@ int64_t slice(const base::TensorSpec& tensor, int ranks) {
 
 int64_t slot_elements(const ModelLayout& model, const std::vector<size_t>& stage, int ranks) {
   int64_t sum = 0;
-  for (const size_t p : stage) sum = checked_add(sum, round_up(checked_mul<int64_t>(slice(model.tensors[p], ranks), ranks), slot_align));
+  for (const size_t p : stage)
+    sum = checked_add(
+        sum, round_up(checked_mul<int64_t>(slice(model.tensors[p], ranks), ranks), slot_align));
   return sum;
 }
 
@@ -31,8 +33,11 @@ int64_t slot_elements(const ModelLayout& model, const std::vector<size_t>& stage
 int64_t two_stages(const ModelLayout& model, int ranks) {
   int64_t most = 0;
   for (size_t s = 0; s < model.stages.size(); ++s) {
-    const int64_t next = s + 1 < model.stages.size() ? slot_elements(model, model.stages[s + 1], ranks) : 0;
-    most = std::max(most, checked_add(round_up(slot_elements(model, model.stages[s], ranks), slot_align), round_up(next, slot_align)));
+    const int64_t next =
+        s + 1 < model.stages.size() ? slot_elements(model, model.stages[s + 1], ranks) : 0;
+    most = std::max(most,
+                    checked_add(round_up(slot_elements(model, model.stages[s], ranks), slot_align),
+                                round_up(next, slot_align)));
   }
   return most;
 }
@@ -40,7 +45,8 @@ int64_t two_stages(const ModelLayout& model, int ranks) {
 // Every parameter once, `copies` slices of it.
 int64_t storage(const ModelLayout& model, int ranks, int64_t copies) {
   int64_t sum = 0;
-  for (const auto& tensor : model.tensors) sum = checked_add(sum, round_up(checked_mul(copies, slice(tensor, ranks)), slot_align));
+  for (const auto& tensor : model.tensors)
+    sum = checked_add(sum, round_up(checked_mul(copies, slice(tensor, ranks)), slot_align));
   return sum;
 }
 
@@ -64,7 +70,8 @@ int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
 
 int64_t shard_elements(const ModelLayout& model, int ranks) {
   int64_t sum = 0;
-  for (const auto& tensor : model.tensors) sum = checked_add(sum, round_up(slice(tensor, ranks), shard_align));
+  for (const auto& tensor : model.tensors)
+    sum = checked_add(sum, round_up(slice(tensor, ranks), shard_align));
   return sum;
 }
 
@@ -74,23 +81,28 @@ int64_t gradient_sum_bytes(const ModelLayout& model, int ranks) {
   return checked_mul(fp32, sum);
 }
 
-int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload) {
+int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
+                          bool offload) {
   constexpr int64_t fp64 = 8;
-  const int64_t elements = shard_elements(model, ranks), norm = fp64 * std::min(norm_chunk, elements);
+  const int64_t elements = shard_elements(model, ranks),
+                norm = fp64 * std::min(norm_chunk, elements);
   if (!offload) return norm;
   int64_t largest = 0;
   for (const auto& tensor : model.tensors) largest = std::max(largest, slice(tensor, ranks));
-  const int64_t piece = std::min(offload_piece, elements), compared = std::min(piece, largest), rounded = element_bytes == fp32 ? 0 : element_bytes;
+  const int64_t piece = std::min(offload_piece, elements), compared = std::min(piece, largest),
+                rounded = element_bytes == fp32 ? 0 : element_bytes;
   constexpr int64_t found_unequal = 1 + 8;  // LibTorch converts what it counts
   return std::max(norm, 3 * fp32 * piece + (rounded + found_unequal) * compared);
 }
 
-ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange, int ranks_of_node, int64_t reduced_bytes) {
+ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
+                                      Training training, bool average, Exchange exchange,
+                                      int ranks_of_node, int64_t reduced_bytes) {
   ShardedModelBytes out;
   if (exchange == Exchange::window || exchange == Exchange::node_windows) {
     const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;
-    out.weights_own = base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, sharing);
+    out.weights_own =
+        base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, sharing);
   } else {
     out.weights_own = storage(model, ranks, 1) * element_bytes;
     out.weights_ring = two_stages(model, ranks) * element_bytes;
@@ -143,12 +155,14 @@ int64_t generator_int8_bytes(const base::ShardLayout& slices, int rank, bool tie
     const bool embedding = p == 0;
     if (slices.tensors()[p].shape.size() != 2 || (embedding && !tied)) continue;
     const base::Block block = slices.block(p, rank);
-    sum = checked_add(sum, checked_mul(round_up(block.rows, panel), base::ceil_div(block.columns, group) * (group + fp32)));
+    sum = checked_add(sum, checked_mul(round_up(block.rows, panel),
+                                       base::ceil_div(block.columns, group) * (group + fp32)));
   }
   return sum;
 }
 
-int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes) {
+int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel,
+                           int64_t element_bytes) {
   const int64_t kv_heads = base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel);
   return 2 * shape.layers * kv_heads * shape.head_dim * element_bytes;
 }

@@ -14,25 +14,30 @@ namespace {
 // The roles as the sync sees them.
 class Staging {
  public:
-  explicit Staging(const Job& job) : job_(job), degree_(static_cast<int>(job.options.generate.tensor_parallel)) {
+  explicit Staging(const Job& job)
+      : job_(job), degree_(static_cast<int>(job.options.generate.tensor_parallel)) {
     const auto trainers = static_cast<int>(job.roles.trainer.size());
     const auto wish = static_cast<int>(job.options.train.shard_group);
     shards_ = wish == 0 || wish >= trainers ? trainers : wish;
     replicas_ = config::replica_groups(job.roles.generator, job.node_of_rank, degree_);
-    flow_ = base::ceil_div<int64_t>(shard_elements(job.models.actor, shards_), degree_) * config::bytes_per_element(job.compute);
+    flow_ = base::ceil_div<int64_t>(shard_elements(job.models.actor, shards_), degree_) *
+            config::bytes_per_element(job.compute);
     most_on_node_ = most_on_a_node();
     relays_ = find_relays();
-    if (std::ssize(job.node_of_rank) <= counted_ranks && !job.models.slices.tensors().empty()) count_flows();
+    if (std::ssize(job.node_of_rank) <= counted_ranks && !job.models.slices.tensors().empty())
+      count_flows();
   }
 
-  // The most that a rank with the roles of this one has: ranks of the same roles count alike in the plan.
+  // The most that a rank with the roles of this one has: ranks of the same roles count alike in the
+  // plan.
   SyncStaging of_role(int rank) {
     if (flows_.empty()) return bytes(rank);
     SyncStaging out;
     for (int other = 0; other < static_cast<int>(job_.node_of_rank.size()); ++other) {
       if (trains(other) != trains(rank) || writes(other) != writes(rank)) continue;
       const SyncStaging has = bytes(other);
-      out = {std::max(out.rings, has.rings), std::max(out.mapped, has.mapped), std::max(out.messages, has.messages), std::max(out.looked_into, has.looked_into)};
+      out = {std::max(out.rings, has.rings), std::max(out.mapped, has.mapped),
+             std::max(out.messages, has.messages), std::max(out.looked_into, has.looked_into)};
     }
     return out;
   }
@@ -61,12 +66,16 @@ class Staging {
     if (const int shard = shard_of(rank_); shard >= 0) give(shard, count);
     if (slice_ >= 0) take(count);
     const int64_t slot = base::round_up(count.slot, bucket_header) + bucket_header;
-    const int64_t open = passes() ? count.sent + count.taken : std::max<int64_t>(2, message_staging / (buckets_in_flight * slot));
+    const int64_t open = passes()
+                             ? count.sent + count.taken
+                             : std::max<int64_t>(2, message_staging / (buckets_in_flight * slot));
     const int64_t spared = count.taken <= open ? count.of_one * (buckets_in_flight - 1) : 0;
     SyncStaging out;
     out.rings = count.rings;
     out.mapped = count.mapped;
-    out.messages = ((std::min(count.sent, open) + std::min(count.taken, open)) * buckets_in_flight - spared) * slot;
+    out.messages =
+        ((std::min(count.sent, open) + std::min(count.taken, open)) * buckets_in_flight - spared) *
+        slot;
     if (job_.machine.device_bytes > 0) out.looked_into = count.widest;
     return out;
   }
@@ -76,7 +85,8 @@ class Staging {
       for (size_t slice = 0; slice < replica.size(); ++slice) {
         const int rank = replica[slice];
         const bool near = rank == rank_ || (shares() && node(rank) == node(rank_));
-        const int64_t most = std::min(near ? inside() : outside(), flow(shard, static_cast<int>(slice)));
+        const int64_t most =
+            std::min(near ? inside() : outside(), flow(shard, static_cast<int>(slice)));
         count.see(most, !near);
         if (rank == rank_ || most == 0) continue;
         if (near) {
@@ -90,7 +100,8 @@ class Staging {
 
   void take(Count& count) const {
     for (int shard = 0; shard < shards_; ++shard) {
-      const bool mine = holds(shard, [&](int rank) { return rank == rank_; }), here = holds(shard, [&](int rank) { return node(rank) == node(rank_); });
+      const bool mine = holds(shard, [&](int rank) { return rank == rank_; }),
+                 here = holds(shard, [&](int rank) { return node(rank) == node(rank_); });
       const bool near = mine || (here && shares());
       const int64_t whole = flow(shard, slice_);
       count.see(std::min(near ? inside() : outside(), whole), !near);
@@ -100,9 +111,11 @@ class Staging {
       count.of_one += whole <= outside() ? 1 : 0;
     }
     const int64_t far = far_shards(), here = with_my_slice(true), elsewhere = with_my_slice(false);
-    // What others of the node have first, and, with relays, what comes through another node's replica.
+    // What others of the node have first, and, with relays, what comes through another node's
+    // replica.
     const int64_t homes = relays() ? 1 + base::ceil_div(elsewhere, here) : 1;
-    if (shares() && here > 1) count.rings += far * homes * ring(std::min(passed(), flow_), here - 1);
+    if (shares() && here > 1)
+      count.rings += far * homes * ring(std::min(passed(), flow_), here - 1);
     count.taken += far * homes;
     if (!shares()) {
       count.sent += far * homes * (here - 1);
@@ -112,49 +125,72 @@ class Staging {
   }
 
   // Bytes of a bucket inside a node, of one that a replica passes on, and of one by messages.
-  int64_t inside() const { return std::min({node_bucket, bucket(), part_of_staging(most_on_node_)}); }
+  int64_t inside() const {
+    return std::min({node_bucket, bucket(), part_of_staging(most_on_node_)});
+  }
   int64_t passed() const { return std::min({bucket(), passed_bucket, part_of_staging(shards_)}); }
   int64_t outside() const { return passes() ? passed() : bucket(); }
   int64_t bucket() const { return job_.options.weightsync.bucket_bytes.count; }
   bool shares() const { return config::shares(job_.options.weightsync.shared_memory); }
   // Trainers' weights lie in a window of their node.
   bool in_place() const {
-    if (job_.machine.device_bytes > 0 || job_.options.weightsync.shared_memory != config::SharedMemory::automatic || relays()) return false;
-    return job_.options.train.node_weights || one_node(job_, shard_group(job_, job_.roles.trainer.front()));
+    if (job_.machine.device_bytes > 0 ||
+        job_.options.weightsync.shared_memory != config::SharedMemory::automatic || relays())
+      return false;
+    return job_.options.train.node_weights ||
+           one_node(job_, shard_group(job_, job_.roles.trainer.front()));
   }
   bool passes() const { return several_on_a_node() || relays(); }
   bool relays() const { return relays_; }
 
-  bool trains(int rank) const { return std::ranges::find(job_.roles.trainer, rank) != job_.roles.trainer.end(); }
-  bool writes(int rank) const { return std::ranges::find(job_.roles.generator, rank) != job_.roles.generator.end(); }
+  bool trains(int rank) const {
+    return std::ranges::find(job_.roles.trainer, rank) != job_.roles.trainer.end();
+  }
+  bool writes(int rank) const {
+    return std::ranges::find(job_.roles.generator, rank) != job_.roles.generator.end();
+  }
   // -1: it trains nothing.
   int shard_of(int rank) const {
     const auto found = std::ranges::find(job_.roles.trainer, rank);
-    return found == job_.roles.trainer.end() ? -1 : static_cast<int>(found - job_.roles.trainer.begin()) % shards_;
+    return found == job_.roles.trainer.end()
+               ? -1
+               : static_cast<int>(found - job_.roles.trainer.begin()) % shards_;
   }
   // Bytes that a slice takes of a shard; where there are many ranks the mean.
-  int64_t flow(int shard, int slice) const { return flows_.empty() ? flow_ : flows_[static_cast<size_t>(shard * degree_ + slice)]; }
+  int64_t flow(int shard, int slice) const {
+    return flows_.empty() ? flow_ : flows_[static_cast<size_t>(shard * degree_ + slice)];
+  }
   void count_flows() {
     const auto source = base::ShardLayout::by_rows(job_.models.actor.tensors, shards_);
     for (int shard = 0; shard < shards_; ++shard) {
       for (int slice = 0; slice < degree_; ++slice) {
         int64_t elements = 0;
-        for (size_t p = 0; p < source.tensors().size(); ++p) elements += base::intersect(source.block(p, shard), job_.models.slices.block(p, slice)).elements();
+        for (size_t p = 0; p < source.tensors().size(); ++p)
+          elements += base::intersect(source.block(p, shard), job_.models.slices.block(p, slice))
+                          .elements();
         flows_.push_back(elements * config::bytes_per_element(job_.compute));
       }
     }
   }
   int node(int rank) const { return job_.node_of_rank[static_cast<size_t>(rank)]; }
-  // Of buckets of at most so many bytes, with a counter for its writer and each reader, on pages of its own.
+  // Of buckets of at most so many bytes, with a counter for its writer and each reader, on pages of
+  // its own.
   static int64_t ring(int64_t most, int64_t readers) {
     constexpr int64_t counter = 64, page = 4096;
-    return base::round_up((1 + readers) * counter + buckets_in_flight * (base::round_up(most, bucket_header) + bucket_header), page);
+    return base::round_up(
+        (1 + readers) * counter +
+            buckets_in_flight * (base::round_up(most, bucket_header) + bucket_header),
+        page);
   }
-  static int64_t part_of_staging(int64_t rings) { return std::max(smallest_bucket, node_staging / (2 * rings)); }
+  static int64_t part_of_staging(int64_t rings) {
+    return std::max(smallest_bucket, node_staging / (2 * rings));
+  }
 
   int64_t most_on_a_node() const {
     int64_t most = 1;
-    for (const int rank : job_.roles.generator) most = std::max(most, std::ranges::count(job_.roles.generator, node(rank), [&](int other) { return node(other); }));
+    for (const int rank : job_.roles.generator)
+      most = std::max(most, std::ranges::count(job_.roles.generator, node(rank),
+                                               [&](int other) { return node(other); }));
     return most;
   }
   bool several_on_a_node() const { return most_on_node_ > degree_; }
@@ -172,22 +208,28 @@ class Staging {
   template <class Which>
   bool holds(int shard, const Which& which) const {
     bool found = false;
-    for (size_t t = static_cast<size_t>(shard); t < job_.roles.trainer.size(); t += static_cast<size_t>(shards_)) found |= which(job_.roles.trainer[t]);
+    for (size_t t = static_cast<size_t>(shard); t < job_.roles.trainer.size();
+         t += static_cast<size_t>(shards_))
+      found |= which(job_.roles.trainer[t]);
     return found;
   }
   // Of a shard group, those that no rank of this node holds.
   int64_t far_shards() const {
     int64_t far = 0;
-    for (int shard = 0; shard < shards_; ++shard) far += holds(shard, [&](int rank) { return node(rank) == node(rank_); }) ? 0 : 1;
+    for (int shard = 0; shard < shards_; ++shard)
+      far += holds(shard, [&](int rank) { return node(rank) == node(rank_); }) ? 0 : 1;
     return far;
   }
   // Replicas whose rank for this slice lies on this node, or does not.
   int64_t with_my_slice(bool here) const {
-    return std::ranges::count_if(replicas_, [&](const auto& replica) { return (node(replica[static_cast<size_t>(slice_)]) == node(rank_)) == here; });
+    return std::ranges::count_if(replicas_, [&](const auto& replica) {
+      return (node(replica[static_cast<size_t>(slice_)]) == node(rank_)) == here;
+    });
   }
   int64_t nodes_of_my_slice() const {
     std::vector<int> nodes;
-    for (const auto& replica : replicas_) nodes.push_back(node(replica[static_cast<size_t>(slice_)]));
+    for (const auto& replica : replicas_)
+      nodes.push_back(node(replica[static_cast<size_t>(slice_)]));
     return distinct(nodes);
   }
 
@@ -201,12 +243,14 @@ class Staging {
   bool relays_ = false;
   int slice_ = -1;  // of this rank's replica; -1: it is none
   std::vector<std::vector<int>> replicas_;
-  int64_t flow_ = 0;  // bytes of a shard that a slice takes, their mean
+  int64_t flow_ = 0;            // bytes of a shard that a slice takes, their mean
   std::vector<int64_t> flows_;  // [shards, degree]; empty: the mean of all
 };
 
 }  // namespace
 
-SyncStaging sync_staging(const Job& job, int rank) { return reads_in_place(job) ? SyncStaging{} : Staging(job).of_role(rank); }
+SyncStaging sync_staging(const Job& job, int rank) {
+  return reads_in_place(job) ? SyncStaging{} : Staging(job).of_role(rank);
+}
 
 }  // namespace trireme::plan

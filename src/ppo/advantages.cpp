@@ -16,13 +16,16 @@ namespace {
 
 using at::Tensor;
 
-Tensor host_column(const Tensor& x, at::ScalarType type, const Segments& segments, const char* what) {
+Tensor host_column(const Tensor& x, at::ScalarType type, const Segments& segments,
+                   const char* what) {
   VALIDATE(x.defined() && x.dim() == 1 && x.size(0) == segments.columns(), ExitCode::internal, what,
            " does not have one element per column");
   return x.detach().to(at::kCPU, type).contiguous();
 }
 
-kernels::Ragged ragged(const Segments& segments) { return {segments.cu_seqlens().data(), segments.sequences()}; }
+kernels::Ragged ragged(const Segments& segments) {
+  return {segments.cu_seqlens().data(), segments.sequences()};
+}
 
 // The last column of [begin, end) whose mask is 1, else the last column.
 int64_t last_action(const uint8_t* mask, int64_t begin, int64_t end) {
@@ -34,10 +37,11 @@ int64_t last_action(const uint8_t* mask, int64_t begin, int64_t end) {
 
 }  // namespace
 
-Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const Tensor& mask, const Segments& segments,
-                     double kl_coef, const std::optional<config::Range>& clip_range) {
-  VALIDATE(static_cast<int64_t>(rewards.size()) == segments.sequences(), ExitCode::internal, "one reward per sequence, got ",
-           rewards.size(), " for ", segments.sequences());
+Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const Tensor& mask,
+                     const Segments& segments, double kl_coef,
+                     const std::optional<config::Range>& clip_range) {
+  VALIDATE(static_cast<int64_t>(rewards.size()) == segments.sequences(), ExitCode::internal,
+           "one reward per sequence, got ", rewards.size(), " for ", segments.sequences());
   const Tensor kl_column = host_column(kl, at::kFloat, segments, "kl");
   const Tensor mask_column = host_column(mask, at::kByte, segments, "mask");
   const uint8_t* is_action = mask_column.const_data_ptr<uint8_t>();
@@ -48,39 +52,46 @@ Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const 
     const int64_t end = segments.cu_seqlens()[static_cast<size_t>(i) + 1];
     if (begin == end) continue;
     float reward = rewards[static_cast<size_t>(i)];
-    if (clip_range) reward = std::clamp(reward, static_cast<float>((*clip_range)[0]), static_cast<float>((*clip_range)[1]));
+    if (clip_range)
+      reward = std::clamp(reward, static_cast<float>((*clip_range)[0]),
+                          static_cast<float>((*clip_range)[1]));
     values[last_action(is_action, begin, end)] += reward;
   }
   return out;
 }
 
-AdvantagesAndReturns generalized_advantages(const Tensor& values, const Tensor& rewards, const Tensor& mask,
-                                            const Segments& segments, double gamma, double lambda) {
+AdvantagesAndReturns generalized_advantages(const Tensor& values, const Tensor& rewards,
+                                            const Tensor& mask, const Segments& segments,
+                                            double gamma, double lambda) {
   const Tensor v = host_column(values, at::kFloat, segments, "values");
   const Tensor r = host_column(rewards, at::kFloat, segments, "rewards");
   const Tensor m = host_column(mask, at::kByte, segments, "mask");
   AdvantagesAndReturns out{at::empty_like(v), at::empty_like(v)};
-  kernels::gae(ragged(segments), v.const_data_ptr<float>(), r.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(),
-               static_cast<float>(gamma), static_cast<float>(lambda), out.advantages.mutable_data_ptr<float>(),
-               out.returns.mutable_data_ptr<float>());
+  kernels::gae(ragged(segments), v.const_data_ptr<float>(), r.const_data_ptr<float>(),
+               m.const_data_ptr<uint8_t>(), static_cast<float>(gamma), static_cast<float>(lambda),
+               out.advantages.mutable_data_ptr<float>(), out.returns.mutable_data_ptr<float>());
   return out;
 }
 
-Tensor cumulative_returns(const Tensor& rewards, const Tensor& mask, const Segments& segments, double gamma) {
+Tensor cumulative_returns(const Tensor& rewards, const Tensor& mask, const Segments& segments,
+                          double gamma) {
   const Tensor r = host_column(rewards, at::kFloat, segments, "rewards");
   const Tensor m = host_column(mask, at::kByte, segments, "mask");
   Tensor out = at::empty_like(r);
-  kernels::discounted_returns(ragged(segments), r.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(),
-                              static_cast<float>(gamma), out.mutable_data_ptr<float>());
+  kernels::discounted_returns(ragged(segments), r.const_data_ptr<float>(),
+                              m.const_data_ptr<uint8_t>(), static_cast<float>(gamma),
+                              out.mutable_data_ptr<float>());
   return out;
 }
 
 Tensor whiten(const Tensor& advantages, const Tensor& mask, Whiten how, const Sum& sum) {
   const Tensor a = advantages.detach().to(at::kCPU, at::kFloat).contiguous();
   const Tensor m = mask.to(at::kCPU, at::kByte).contiguous();
-  VALIDATE(a.numel() == m.numel(), ExitCode::internal, "whiten: mask and advantages differ in length");
+  VALIDATE(a.numel() == m.numel(), ExitCode::internal,
+           "whiten: mask and advantages differ in length");
   const auto moments = [&](double center) {
-    return kernels::masked_moments(a.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(), a.numel(), center);
+    return kernels::masked_moments(a.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(),
+                                   a.numel(), center);
   };
   const auto local = moments(0);
   std::array<double, 2> totals{local.count, local.sum};
@@ -88,7 +99,8 @@ Tensor whiten(const Tensor& advantages, const Tensor& mask, Whiten how, const Su
   const double count = std::max(totals[0], 1.0);
   const double mean = totals[1] / count;
   if (how == Whiten::center) return a - mean;
-  std::array<double, 1> squares{moments(mean).squares};  // around the mean of all ranks: no cancellation
+  std::array<double, 1> squares{
+      moments(mean).squares};  // around the mean of all ranks: no cancellation
   sum(squares);
   return (a - mean) * (1 / std::sqrt(std::max(squares[0] / count, 1e-8)));
 }

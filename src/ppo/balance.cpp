@@ -18,7 +18,8 @@ struct Bin {
 
   bool operator<(const Bin& other) const {
     const size_t size = items.size(), other_size = other.items.size();
-    if (std::tie(sum, size) != std::tie(other.sum, other_size)) return std::tie(sum, size) < std::tie(other.sum, other_size);
+    if (std::tie(sum, size) != std::tie(other.sum, other_size))
+      return std::tie(sum, size) < std::tie(other.sum, other_size);
     return items < other.items;
   }
   void add(int64_t index, int64_t length) {
@@ -85,13 +86,16 @@ std::vector<Partial> seeds(std::span<const int64_t> lengths, int64_t k, BinSize 
 
 Bins balanced_bins(std::span<const int64_t> lengths, int64_t k, BinSize size) {
   VALIDATE(k > 0, ExitCode::internal, "balanced_bins: ", k, " bins");
-  VALIDATE(size == BinSize::any || static_cast<int64_t>(lengths.size()) % k == 0, ExitCode::internal, "balanced_bins: ",
-           lengths.size(), " items in ", k, " bins of equal size");
+  VALIDATE(size == BinSize::any || static_cast<int64_t>(lengths.size()) % k == 0,
+           ExitCode::internal, "balanced_bins: ", lengths.size(), " items in ", k,
+           " bins of equal size");
   Bins out(static_cast<size_t>(k));
   if (lengths.empty()) return out;
-  std::priority_queue<Partial, std::vector<Partial>, MergesLater> queue(MergesLater{}, seeds(lengths, k, size));
+  std::priority_queue<Partial, std::vector<Partial>, MergesLater> queue(MergesLater{},
+                                                                        seeds(lengths, k, size));
   const auto pop = [&queue] {
-    Partial top = std::move(const_cast<Partial&>(queue.top()));  // popped at once: the order inside does not matter
+    Partial top = std::move(
+        const_cast<Partial&>(queue.top()));  // popped at once: the order inside does not matter
     queue.pop();
     return top;
   };
@@ -115,15 +119,16 @@ Bins interleaved_bins(std::span<const int64_t> lengths, int64_t k) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
   });
-  // Rounds of k items, heaviest first; the last may be short. The rounds of the first half are dealt in turn with those of the
-  // second, which come from the light end and backwards.
+  // Rounds of k items, heaviest first; the last may be short. The rounds of the first half are
+  // dealt in turn with those of the second, which come from the light end and backwards.
   const auto count = static_cast<int64_t>(order.size());
   const int64_t rounds = base::ceil_div(count, k);
   Bins out(static_cast<size_t>(k));
   const auto deal = [&](int64_t round, bool backwards) {
     const int64_t first = round * k, size = std::min(k, count - first);
     for (int64_t i = 0; i < size; ++i) {
-      out[static_cast<size_t>(i)].push_back(order[static_cast<size_t>(first + (backwards ? size - 1 - i : i))]);
+      out[static_cast<size_t>(i)].push_back(
+          order[static_cast<size_t>(first + (backwards ? size - 1 - i : i))]);
     }
   };
   for (int64_t round = 0; round < rounds / 2; ++round) {
@@ -137,7 +142,8 @@ Bins interleaved_bins(std::span<const int64_t> lengths, int64_t k) {
 int64_t first_fit_bins(std::span<const int64_t> lengths, int64_t max_tokens) {
   std::vector<int64_t> filled;
   for (const int64_t length : lengths) {
-    const auto bin = std::find_if(filled.begin(), filled.end(), [&](int64_t tokens) { return tokens + length <= max_tokens; });
+    const auto bin = std::find_if(filled.begin(), filled.end(),
+                                  [&](int64_t tokens) { return tokens + length <= max_tokens; });
     if (bin != filled.end()) {
       *bin += length;
     } else {

@@ -1,7 +1,8 @@
-// Importance correction for the difference between the rollout policy mu and the policy that the experience was evaluated with
-// (F19-F21; OpenRLHF: models/loss.py). A weight is pi_old over the probability that the token was drawn with: of the version that wrote it, and
-// under top-p or top-k of what they left. How far the two policies are apart - log_ratio_sum and divergence gates - is a question about full
-// distributions.
+// Importance correction for the difference between the rollout policy mu and the policy that the
+// experience was evaluated with (F19-F21; OpenRLHF: models/loss.py). A weight is pi_old over the
+// probability that the token was drawn with: of the version that wrote it, and under top-p or top-k
+// of what they left. How far the two policies are apart - log_ratio_sum and divergence gates - is a
+// question about full distributions.
 #pragma once
 
 #include <ATen/core/Tensor.h>

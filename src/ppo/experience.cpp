@@ -34,40 +34,50 @@ struct LaterColumn {
   std::vector<float> Samples::*stored;
   bool kept;  // in the samples beside the tensor
 };
-constexpr LaterColumn later_columns[] = {{&Experience::sample_log_probs, &Samples::sample_log_probs, true},
-                                         {&Experience::ref_log_probs, &Samples::ref_log_probs, true},
-                                         {&Experience::old_log_probs, &Samples::old_log_probs, false},
-                                         {&Experience::values, &Samples::values, false},
-                                         {&Experience::advantages, &Samples::advantages, false},
-                                         {&Experience::returns, &Samples::returns, false}};
+constexpr LaterColumn later_columns[] = {
+    {&Experience::sample_log_probs, &Samples::sample_log_probs, true},
+    {&Experience::ref_log_probs, &Samples::ref_log_probs, true},
+    {&Experience::old_log_probs, &Samples::old_log_probs, false},
+    {&Experience::values, &Samples::values, false},
+    {&Experience::advantages, &Samples::advantages, false},
+    {&Experience::returns, &Samples::returns, false}};
 
-Tensor pick(const Tensor& x, const Tensor& columns) { return x.defined() ? at::index_select(x, 0, columns) : Tensor{}; }
+Tensor pick(const Tensor& x, const Tensor& columns) {
+  return x.defined() ? at::index_select(x, 0, columns) : Tensor{};
+}
 
 // KL of the sampled tokens to the reference, 0 on masked columns and without a reference.
 Tensor reference_kl(const Experience& experience, const PipelineOptions& options) {
-  if (!experience.ref_log_probs.defined() || options.kl_in_loss) return at::zeros({experience.tokens()}, at::kFloat);
+  if (!experience.ref_log_probs.defined() || options.kl_in_loss)
+    return at::zeros({experience.tokens()}, at::kFloat);
   const Tensor old = select(experience.old_log_probs, experience.mask);
   const Tensor reference = select(experience.ref_log_probs, experience.mask);
   return select(approximate_kl(old, reference, options.kl_estimator), experience.mask);
 }
 
-void check(const Experience& experience, std::span<const int64_t> rows, const PipelineOptions& options) {
+void check(const Experience& experience, std::span<const int64_t> rows,
+           const PipelineOptions& options) {
   VALIDATE(static_cast<int64_t>(rows.size()) == experience.sequences(), ExitCode::internal,
            "advantages: one row of the reward table per local sequence");
   if (experience.sequences() == 0) return;  // a rank without samples takes part with empty columns
-  VALIDATE(experience.old_log_probs.defined() || options.kl_in_loss || !experience.ref_log_probs.defined(), ExitCode::internal,
-           "advantages: old log-probs are missing");
-  VALIDATE(experience.ref_log_probs.defined() || options.kl_in_loss || options.kl_coef <= 0, ExitCode::internal,
-           "advantages: reference log-probs are missing although the KL coefficient is ", options.kl_coef);
-  VALIDATE(experience.values.defined() || !config::traits(options.estimator).critic, ExitCode::internal,
+  VALIDATE(experience.old_log_probs.defined() || options.kl_in_loss ||
+               !experience.ref_log_probs.defined(),
+           ExitCode::internal, "advantages: old log-probs are missing");
+  VALIDATE(experience.ref_log_probs.defined() || options.kl_in_loss || options.kl_coef <= 0,
+           ExitCode::internal,
+           "advantages: reference log-probs are missing although the KL coefficient is ",
+           options.kl_coef);
+  VALIDATE(experience.values.defined() || !config::traits(options.estimator).critic,
+           ExitCode::internal,
            "advantages: values are missing although the estimator has a critic");
 }
 
-PipelineReport report_rewards(const RewardTable& table, const ShapedRewards& shaped, std::span<const int64_t> rows) {
+PipelineReport report_rewards(const RewardTable& table, const ShapedRewards& shaped,
+                              std::span<const int64_t> rows) {
   PipelineReport out;
   for (const int64_t row : rows) {
-    VALIDATE(row >= 0 && row < static_cast<int64_t>(table.reward.size()), ExitCode::internal, "advantages: row ", row, " of ",
-             table.reward.size());
+    VALIDATE(row >= 0 && row < static_cast<int64_t>(table.reward.size()), ExitCode::internal,
+             "advantages: row ", row, " of ", table.reward.size());
     const auto i = static_cast<size_t>(row);
     out.reward.push_back(table.reward[i]);
     out.shaped_reward.push_back(shaped.shaped[i]);
@@ -108,12 +118,14 @@ Experience Experience::select(std::span<const int64_t> rows) const {
   std::vector<int64_t> columns;
   columns.reserve(static_cast<size_t>(out.samples.tokens()));
   for (const int64_t row : rows) {
-    for (int64_t t = samples.begin(row); t < samples.begin(row) + samples.length(row); ++t) columns.push_back(t);
+    for (int64_t t = samples.begin(row); t < samples.begin(row) + samples.length(row); ++t)
+      columns.push_back(t);
   }
   const Tensor index = column(columns, at::kLong);
   out.mask = pick(mask, index);
   out.rollout_log_probs = pick(rollout_log_probs, index);
-  for (const LaterColumn& later : later_columns) out.*later.tensor = pick(this->*later.tensor, index);
+  for (const LaterColumn& later : later_columns)
+    out.*later.tensor = pick(this->*later.tensor, index);
   return out;
 }
 
@@ -135,7 +147,8 @@ std::vector<int64_t> response_lengths(const Samples& samples) {
     const auto begin = samples.action_mask.begin() + samples.begin(i);
     const auto end = begin + samples.length(i);
     const auto first = std::find(begin, end, uint8_t{1});
-    const auto last = std::find(std::make_reverse_iterator(end), std::make_reverse_iterator(begin), uint8_t{1});
+    const auto last =
+        std::find(std::make_reverse_iterator(end), std::make_reverse_iterator(begin), uint8_t{1});
     out.push_back(first == end ? 0 : last.base() - first);
   }
   return out;
@@ -157,11 +170,13 @@ std::vector<int64_t> action_counts(const Samples& samples) {
 }
 
 RewardTable reward_table(const Samples& samples) {
-  VALIDATE(static_cast<int64_t>(samples.reward.size()) == samples.size(), ExitCode::internal, "the samples have no rewards yet");
+  VALIDATE(static_cast<int64_t>(samples.reward.size()) == samples.size(), ExitCode::internal,
+           "the samples have no rewards yet");
   RewardTable out;
   out.reward = samples.reward;
   out.response_length = response_lengths(samples);
-  for (const FinishReason reason : samples.finish_reason) out.truncated.push_back(reason == FinishReason::length);
+  for (const FinishReason reason : samples.finish_reason)
+    out.truncated.push_back(reason == FinishReason::length);
   return out;
 }
 
@@ -180,28 +195,33 @@ PipelineOptions pipeline_options(const config::Options& options, double kl_coef)
   return out;
 }
 
-PipelineReport advantages(Experience& experience, const RewardTable& table, std::span<const int64_t> rows,
-                          const PipelineOptions& options, const Sum& sum) {
+PipelineReport advantages(Experience& experience, const RewardTable& table,
+                          std::span<const int64_t> rows, const PipelineOptions& options,
+                          const Sum& sum) {
   check(experience, rows, options);
-  const ShapedRewards shaped = shape_rewards(table, options.penalty, options.estimator, options.n_samples_per_prompt);
+  const ShapedRewards shaped =
+      shape_rewards(table, options.penalty, options.estimator, options.n_samples_per_prompt);
   PipelineReport report = report_rewards(table, shaped, rows);
   const Segments& segments = experience.segments;
   const Tensor kl = reference_kl(experience, options);
-  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments, options.kl_coef, options.clip_range);
+  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments,
+                                       options.kl_coef, options.clip_range);
 
   const config::EstimatorTraits& facts = config::traits(options.estimator);
   if (facts.critic) {
-    const auto out = generalized_advantages(experience.values, report.token_rewards, experience.mask, segments, options.gamma,
-                                            options.lambd);
+    const auto out =
+        generalized_advantages(experience.values, report.token_rewards, experience.mask, segments,
+                               options.gamma, options.lambd);
     experience.advantages = out.advantages;
     experience.returns = out.returns;
   } else {
-    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments, facts.discounts ? options.gamma : 1.0);
+    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments,
+                                            facts.discounts ? options.gamma : 1.0);
     experience.advantages = experience.returns;
   }
   if (facts.whitens) {
-    experience.advantages =
-        whiten(experience.advantages, experience.mask, options.no_std_norm ? Whiten::center : Whiten::standardize, sum);
+    experience.advantages = whiten(experience.advantages, experience.mask,
+                                   options.no_std_norm ? Whiten::center : Whiten::standardize, sum);
   }
   const Tensor actions = segments.sums(experience.mask.to(at::kFloat));
   report.kl = to_vector(segments.sums(kl) / at::clamp_min(actions, 1.0));

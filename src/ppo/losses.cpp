@@ -19,10 +19,13 @@ using at::Tensor;
 // Beyond this the exponential would overflow the objective before the clip can act.
 constexpr double log_ratio_limit = 20;
 
-// The probability ratio per column; for gspo that of the whole sequence, the same on all of its columns.
-Tensor probability_ratio(const PolicyLossInput& in, const PolicyLossOptions& options, const Tensor& log_probs, const Tensor& mask) {
+// The probability ratio per column; for gspo that of the whole sequence, the same on all of its
+// columns.
+Tensor probability_ratio(const PolicyLossInput& in, const PolicyLossOptions& options,
+                         const Tensor& log_probs, const Tensor& mask) {
   if (options.type == config::PolicyLoss::ppo) {
-    return at::clamp(log_probs - select(in.old_log_probs, mask), -log_ratio_limit, log_ratio_limit).exp();
+    return at::clamp(log_probs - select(in.old_log_probs, mask), -log_ratio_limit, log_ratio_limit)
+        .exp();
   }
   const Tensor& behaviour = options.correction.enabled ? in.rollout_log_probs : in.old_log_probs;
   const Tensor sums = in.segments.sums(log_probs - select(behaviour, mask));
@@ -32,16 +35,18 @@ Tensor probability_ratio(const PolicyLossInput& in, const PolicyLossOptions& opt
 
 }  // namespace
 
-Tensor aggregate(const Tensor& loss, const Tensor& mask, const Segments& segments, config::LossAggregation aggregation,
-                 const Normalizer& normalizer) {
+Tensor aggregate(const Tensor& loss, const Tensor& mask, const Segments& segments,
+                 config::LossAggregation aggregation, const Normalizer& normalizer) {
   const Tensor selected = select(loss, mask);
   const Tensor counts = mask.to(at::kBool).to(at::kFloat);
   if (aggregation == config::LossAggregation::token_mean) {
-    const double tokens = normalizer.action_tokens ? *normalizer.action_tokens : total(counts).item<double>();
+    const double tokens =
+        normalizer.action_tokens ? *normalizer.action_tokens : total(counts).item<double>();
     return selected.sum() * (normalizer.scale / std::max(tokens, 1.0));
   }
   const Tensor per_sequence = segments.sums(counts);
-  const double sequences = normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0).item<double>();
+  const double sequences =
+      normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0).item<double>();
   const Tensor means = segments.sums(selected) / at::clamp_min(per_sequence, 1.0);
   return means.sum() * (normalizer.scale / std::max(sequences, 1.0));
 }
@@ -52,8 +57,9 @@ PolicyLossOptions policy_loss_options(const config::Options& options) {
   out.clip_low = options.actor.clip()[0];
   out.clip_high = options.actor.clip()[1];
   out.dual_clip = options.actor.dual_clip;
-  out.aggregation = out.type == config::PolicyLoss::gspo ? config::LossAggregation::seq_mean_token_mean
-                                                         : options.actor.loss_agg_mode;
+  out.aggregation = out.type == config::PolicyLoss::gspo
+                        ? config::LossAggregation::seq_mean_token_mean
+                        : options.actor.loss_agg_mode;
   out.correction = config::importance_correction(options.algo.advantage);
   check_correction(out.correction);
   return out;
@@ -64,7 +70,8 @@ PolicyStatistics& PolicyStatistics::operator+=(const PolicyStatistics& other) {
   return *this;
 }
 
-PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& options, const Normalizer& normalizer) {
+PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& options,
+                       const Normalizer& normalizer) {
   const Tensor mask = in.mask.to(at::kBool);
   const Tensor log_probs = select(in.log_probs, mask);
   const Tensor advantages = select(in.advantages, mask);
@@ -73,7 +80,8 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& optio
   const Tensor clipped = at::clamp(ratio, 1 - options.clip_low, 1 + options.clip_high) * advantages;
   Tensor objective = at::minimum(unclipped, clipped);
   if (options.dual_clip) {
-    objective = at::where(advantages < 0.0, at::maximum(objective, advantages * *options.dual_clip), objective);
+    objective = at::where(advantages < 0.0, at::maximum(objective, advantages * *options.dual_clip),
+                          objective);
   }
   Tensor loss = -objective;
 
@@ -96,23 +104,26 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& optio
   return out;
 }
 
-Tensor kl_loss(const Tensor& log_probs, const Tensor& ref_log_probs, const Tensor& old_log_probs, const Tensor& mask,
-               const Segments& segments, const config::KlOptions& options, const Normalizer& normalizer) {
+Tensor kl_loss(const Tensor& log_probs, const Tensor& ref_log_probs, const Tensor& old_log_probs,
+               const Tensor& mask, const Segments& segments, const config::KlOptions& options,
+               const Normalizer& normalizer) {
   const Tensor current = select(log_probs, mask);
   const Tensor reference = select(ref_log_probs, mask);
   const Tensor old = old_log_probs.defined() ? select(old_log_probs, mask) : Tensor{};
-  const Tensor kl = options.unbiased_gradient ? approximate_kl_unbiased(current, reference, old, options.estimator)
-                                              : approximate_kl(current, reference, options.estimator);
+  const Tensor kl = options.unbiased_gradient
+                        ? approximate_kl_unbiased(current, reference, old, options.estimator)
+                        : approximate_kl(current, reference, options.estimator);
   return aggregate(kl, mask, segments, config::LossAggregation::token_mean, normalizer);
 }
 
-Tensor entropy_term(const Tensor& entropy, const Tensor& mask, const Segments& segments, const Normalizer& normalizer) {
+Tensor entropy_term(const Tensor& entropy, const Tensor& mask, const Segments& segments,
+                    const Normalizer& normalizer) {
   return aggregate(entropy, mask, segments, config::LossAggregation::token_mean, normalizer);
 }
 
-Tensor value_loss(const Tensor& values, const Tensor& old_values, const Tensor& returns, const Tensor& mask,
-                  const Segments& segments, const std::optional<double>& clip, config::LossAggregation aggregation,
-                  const Normalizer& normalizer) {
+Tensor value_loss(const Tensor& values, const Tensor& old_values, const Tensor& returns,
+                  const Tensor& mask, const Segments& segments, const std::optional<double>& clip,
+                  config::LossAggregation aggregation, const Normalizer& normalizer) {
   const Tensor current = select(values, mask);
   const Tensor target = select(returns, mask);
   Tensor error = (current - target).square();
@@ -124,8 +135,8 @@ Tensor value_loss(const Tensor& values, const Tensor& old_values, const Tensor& 
   return 0.5 * aggregate(error, mask, segments, aggregation, normalizer);
 }
 
-Tensor sft_loss(const Tensor& log_probs, const Tensor& mask, const Segments& segments, config::LossAggregation aggregation,
-                const Normalizer& normalizer) {
+Tensor sft_loss(const Tensor& log_probs, const Tensor& mask, const Segments& segments,
+                config::LossAggregation aggregation, const Normalizer& normalizer) {
   return aggregate(-select(log_probs, mask), mask, segments, aggregation, normalizer);
 }
 

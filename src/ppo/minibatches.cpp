@@ -28,12 +28,14 @@ bool within_budget(const Bins& bins, std::span<const int64_t> lengths, int64_t m
 Bins by_rank(const PlanInput& input, std::span<const int64_t> sequences) {
   Bins out(static_cast<size_t>(input.ranks));
   if (!input.owner.empty()) {
-    for (const int64_t s : sequences) out[static_cast<size_t>(input.owner[static_cast<size_t>(s)])].push_back(s);
+    for (const int64_t s : sequences)
+      out[static_cast<size_t>(input.owner[static_cast<size_t>(s)])].push_back(s);
     return out;
   }
   const Bins places = interleaved_bins(lengths_of(input.lengths, sequences), input.ranks);
   for (size_t rank = 0; rank < out.size(); ++rank) {
-    for (const int64_t place : places[rank]) out[rank].push_back(sequences[static_cast<size_t>(place)]);
+    for (const int64_t place : places[rank])
+      out[rank].push_back(sequences[static_cast<size_t>(place)]);
   }
   return out;
 }
@@ -50,7 +52,8 @@ OptimizerStep plan_step(const PlanInput& input, std::span<const int64_t> sequenc
     return bins;
   };
   int64_t wanted = 1;
-  for (const auto& mine : ranks) wanted = std::max(wanted, static_cast<int64_t>(split(mine, 1).size()));
+  for (const auto& mine : ranks)
+    wanted = std::max(wanted, static_cast<int64_t>(split(mine, 1).size()));
   // Splitting further may need yet another bin: repeat until all ranks agree.
   for (bool agreed = false; !agreed;) {
     agreed = true;
@@ -67,24 +70,29 @@ OptimizerStep plan_step(const PlanInput& input, std::span<const int64_t> sequenc
 }
 
 void check(const PlanInput& input) {
-  VALIDATE(input.ranks > 0 && input.batch_size > 0 && input.micro_batch_tokens > 0, ExitCode::internal,
-           "plan_epoch: ranks, batch size and token budget must be positive");
+  VALIDATE(input.ranks > 0 && input.batch_size > 0 && input.micro_batch_tokens > 0,
+           ExitCode::internal, "plan_epoch: ranks, batch size and token budget must be positive");
   VALIDATE(input.owner.empty() || input.owner.size() == input.lengths.size(), ExitCode::internal,
            "plan_epoch: one owner per sequence");
   for (const int owner : input.owner) {
-    VALIDATE(owner >= 0 && owner < input.ranks, ExitCode::internal, "plan_epoch: owner ", owner, " of ", input.ranks, " ranks");
+    VALIDATE(owner >= 0 && owner < input.ranks, ExitCode::internal, "plan_epoch: owner ", owner,
+             " of ", input.ranks, " ranks");
   }
 }
 
 }  // namespace
 
-int64_t optimizer_steps(int64_t sequences, int64_t batch_size) { return base::ceil_div(sequences, batch_size); }
+int64_t optimizer_steps(int64_t sequences, int64_t batch_size) {
+  return base::ceil_div(sequences, batch_size);
+}
 
 Bins micro_batches(std::span<const int64_t> lengths, int64_t max_tokens, int64_t at_least) {
   const auto count = static_cast<int64_t>(lengths.size());
   Bins out;
-  // Balanced bins may overflow where first-fit does not: one more until they fit, at worst one sequence each.
-  for (int64_t k = std::min(count, std::max(first_fit_bins(lengths, max_tokens), at_least)); k > 0; ++k) {
+  // Balanced bins may overflow where first-fit does not: one more until they fit, at worst one
+  // sequence each.
+  for (int64_t k = std::min(count, std::max(first_fit_bins(lengths, max_tokens), at_least)); k > 0;
+       ++k) {
     out = balanced_bins(lengths, k, BinSize::any);
     if (k >= count || within_budget(out, lengths, max_tokens)) break;
   }
@@ -102,7 +110,8 @@ std::vector<OptimizerStep> plan_epoch(const PlanInput& input) {
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t begin = step * count / steps;
     const int64_t end = (step + 1) * count / steps;
-    out.push_back(plan_step(input, std::span(order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))));
+    out.push_back(plan_step(input, std::span(order).subspan(static_cast<size_t>(begin),
+                                                            static_cast<size_t>(end - begin))));
   }
   return out;
 }

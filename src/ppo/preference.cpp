@@ -8,7 +8,8 @@ namespace trireme::ppo {
 
 using at::Tensor;
 
-SequenceLogProbs sequence_log_probs(const Tensor& log_probs, const Tensor& mask, const Segments& segments) {
+SequenceLogProbs sequence_log_probs(const Tensor& log_probs, const Tensor& mask,
+                                    const Segments& segments) {
   const Tensor sums = segments.sums(select(log_probs, mask));
   const Tensor counts = segments.sums(mask.to(at::kBool).to(at::kFloat));
   return {sums, sums / at::clamp_min(counts, 1.0)};
@@ -21,14 +22,16 @@ DpoLoss dpo_loss(const DpoInput& in, const config::DpoOptions& options, double t
     loss = (x - 1 / (2 * options.beta)).square();
   } else {
     const double smoothing = options.label_smoothing;
-    loss = at::log_sigmoid(x * options.beta) * (smoothing - 1) - at::log_sigmoid(x * -options.beta) * smoothing;
+    loss = at::log_sigmoid(x * options.beta) * (smoothing - 1) -
+           at::log_sigmoid(x * -options.beta) * smoothing;
   }
-  return {loss.sum() * (1 / total_pairs), (in.policy_chosen - in.ref_chosen).detach() * options.beta,
+  return {loss.sum() * (1 / total_pairs),
+          (in.policy_chosen - in.ref_chosen).detach() * options.beta,
           (in.policy_rejected - in.ref_rejected).detach() * options.beta};
 }
 
-Tensor reward_model_loss(const Tensor& chosen, const Tensor& rejected, const Tensor& margin, config::PreferenceLoss loss,
-                         double total_pairs) {
+Tensor reward_model_loss(const Tensor& chosen, const Tensor& rejected, const Tensor& margin,
+                         config::PreferenceLoss loss, double total_pairs) {
   // log(1 + exp(r - c)) is -logsigmoid(c - r), which does not overflow.
   Tensor distance = chosen - rejected;
   if (loss == config::PreferenceLoss::sigmoid && margin.defined()) distance = distance - margin;

@@ -48,25 +48,29 @@ void leave_one_out(std::span<float> rewards) {
   for (float& value : rewards) value = static_cast<float>(value - (center * n - value) / (n - 1));
 }
 
-// MaxRL (Tajwar, Zeng et al. 2026, arXiv 2602.02710, algorithm 1): the reward as a success; where nobody succeeds there is nothing to learn.
+// MaxRL (Tajwar, Zeng et al. 2026, arXiv 2602.02710, algorithm 1): the reward as a success; where
+// nobody succeeds there is nothing to learn.
 void relative_to_mean(std::span<float> rewards) {
   const double center = mean(rewards);
   for (const float value : rewards) {
-    VALIDATE(value >= 0, ExitCode::bad_data, "algo.advantage.estimator = \"max_rl\" takes rewards as successes, 0 or more, and one is ", value,
-             ": use rewards from 0 to 1 without negative penalties, or another estimator");
+    VALIDATE(
+        value >= 0, ExitCode::bad_data,
+        "algo.advantage.estimator = \"max_rl\" takes rewards as successes, 0 or more, and one is ",
+        value, ": use rewards from 0 to 1 without negative penalties, or another estimator");
   }
-  for (float& value : rewards) value = center > 0 ? static_cast<float>((value - center) / center) : 0.f;
+  for (float& value : rewards)
+    value = center > 0 ? static_cast<float>((value - center) / center) : 0.f;
 }
 
 // In the order of config::estimator_table.
 constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()> baselines{
-    keep,           // gae: the critic's values are its baseline
-    keep,           // reinforce
-    leave_one_out,  // rloo
-    subtract_mean,  // reinforce_baseline
-    standardize,    // group_norm
-    subtract_mean,  // dr_grpo
-    subtract_mean,  // flash_reinforce
+    keep,              // gae: the critic's values are its baseline
+    keep,              // reinforce
+    leave_one_out,     // rloo
+    subtract_mean,     // reinforce_baseline
+    standardize,       // group_norm
+    subtract_mean,     // dr_grpo
+    subtract_mean,     // flash_reinforce
     relative_to_mean,  // max_rl
 };
 static_assert(baselines.back() != nullptr, "an estimator without a baseline: say `keep`");
@@ -75,41 +79,51 @@ float overlong_penalty(int64_t length, const LengthPenalty& penalty) {
   const int64_t buffer = *penalty.overlong_buffer;
   const int64_t exceeded = std::min(length - (penalty.max_new_tokens - buffer), buffer);
   if (exceeded <= 0) return 0;
-  return static_cast<float>(-static_cast<double>(exceeded) / static_cast<double>(buffer) * penalty.overlong_factor);
+  return static_cast<float>(-static_cast<double>(exceeded) / static_cast<double>(buffer) *
+                            penalty.overlong_factor);
 }
 
 }  // namespace
 
 std::vector<float> apply_length_penalties(const RewardTable& table, const LengthPenalty& penalty) {
   const size_t count = table.reward.size();
-  VALIDATE(table.response_length.size() == count && table.truncated.size() == count, ExitCode::internal,
-           "reward table: columns of different length");
+  VALIDATE(table.response_length.size() == count && table.truncated.size() == count,
+           ExitCode::internal, "reward table: columns of different length");
   if (penalty.overlong_buffer) {
-    VALIDATE(*penalty.overlong_buffer > 0, ExitCode::configuration, "reward.overlong_buffer_len = ", *penalty.overlong_buffer,
+    VALIDATE(*penalty.overlong_buffer > 0, ExitCode::configuration,
+             "reward.overlong_buffer_len = ", *penalty.overlong_buffer,
              " (it is a number of tokens): give a positive number or none");
   }
   const auto coefficient = penalty.stop_properly_coef;
-  VALIDATE(!coefficient || *coefficient <= 1, ExitCode::configuration, "reward.stop_properly_penalty_coef = ", coefficient.value_or(0),
-           " (above 1 it would reward truncated answers): give a factor between 0 and 1, or a negative reward");
+  VALIDATE(!coefficient || *coefficient <= 1, ExitCode::configuration,
+           "reward.stop_properly_penalty_coef = ", coefficient.value_or(0),
+           " (above 1 it would reward truncated answers): give a factor between 0 and 1, or a "
+           "negative reward");
   std::vector<float> out = table.reward;
   for (size_t i = 0; i < count; ++i) {
     if (penalty.overlong_buffer) out[i] += overlong_penalty(table.response_length[i], penalty);
     if (!coefficient || table.truncated[i] == 0) continue;
-    out[i] = *coefficient < 0 ? static_cast<float>(*coefficient) : out[i] * static_cast<float>(*coefficient);
+    out[i] = *coefficient < 0 ? static_cast<float>(*coefficient)
+                              : out[i] * static_cast<float>(*coefficient);
   }
   return out;
 }
 
-std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator, int64_t n) {
+std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator,
+                                  int64_t n) {
   std::vector<float> out(rewards.begin(), rewards.end());
   if (out.empty()) return out;
   const auto baseline = baselines[static_cast<size_t>(estimator)];
   const config::Comparison compares = config::traits(estimator).compares;
   if (compares == config::Comparison::batch) baseline(out);
   if (compares == config::Comparison::group) {
-    VALIDATE(n > 1, ExitCode::configuration, "algo.advantage.estimator = ", config::to_string(estimator),
-             " compares the samples of a prompt, but rollout.n_samples_per_prompt = ", n, ": set it to 2 or more");
-    for_each_group(out.size(), n, [&](size_t first) { baseline(std::span(out).subspan(first, static_cast<size_t>(n))); });
+    VALIDATE(n > 1, ExitCode::configuration,
+             "algo.advantage.estimator = ", config::to_string(estimator),
+             " compares the samples of a prompt, but rollout.n_samples_per_prompt = ", n,
+             ": set it to 2 or more");
+    for_each_group(out.size(), n, [&](size_t first) {
+      baseline(std::span(out).subspan(first, static_cast<size_t>(n)));
+    });
   }
   return out;
 }
@@ -118,12 +132,14 @@ std::vector<float> group_std(std::span<const float> rewards, int64_t n) {
   std::vector<float> out(rewards.size());
   for_each_group(rewards.size(), n, [&](size_t first) {
     const auto group = rewards.subspan(first, static_cast<size_t>(n));
-    std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(first), n, static_cast<float>(unbiased_std(group)));
+    std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(first), n,
+                static_cast<float>(unbiased_std(group)));
   });
   return out;
 }
 
-ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty, config::Estimator estimator, int64_t n) {
+ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty,
+                            config::Estimator estimator, int64_t n) {
   ShapedRewards out;
   out.after_penalty = apply_length_penalties(table, penalty);
   out.shaped = apply_baseline(out.after_penalty, estimator, n);
@@ -140,7 +156,8 @@ LengthPenalty length_penalty(const config::Options& options) {
   LengthPenalty out;
   out.overlong_buffer = options.reward.overlong_buffer_len;
   out.overlong_factor = options.reward.overlong_penalty_factor;
-  out.max_new_tokens = options.rollout.max_new_tokens > 0 ? options.rollout.max_new_tokens : options.max_len();
+  out.max_new_tokens =
+      options.rollout.max_new_tokens > 0 ? options.rollout.max_new_tokens : options.max_len();
   out.stop_properly_coef = options.reward.stop_properly_penalty_coef;
   return out;
 }

@@ -21,7 +21,9 @@ void remove_export(const std::filesystem::path& run, const std::string& checkpoi
     if (!std::filesystem::exists(run / name, error)) continue;
     std::filesystem::rename(run / name, doomed, error);
     if (!error) std::filesystem::remove_all(doomed, error);
-    if (error) log::warning(base::text("the export ", (run / name).string(), " could not be removed (", error.message(), ")"));
+    if (error)
+      log::warning(base::text("the export ", (run / name).string(), " could not be removed (",
+                              error.message(), ")"));
   }
 }
 

@@ -17,15 +17,20 @@ void GenerationTotals::add(const IterationMetrics& metrics) {
   seconds += more / generation.at("tokens_per_second");
   preemptions += generation.at("preemptions");
   shared_tokens += generation.at("shared_tokens");
-  if (const auto dropped = generation.find("dropped_tokens"); dropped != generation.end()) dropped_tokens += dropped->second;
+  if (const auto dropped = generation.find("dropped_tokens"); dropped != generation.end())
+    dropped_tokens += dropped->second;
 }
 
 std::string GenerationTotals::describe() const {
   if (tokens == 0) return "";
-  return base::text("generation: ", base::fixed(tokens, 0), " tokens, ", base::fixed(tokens / seconds, 0), " a second while the engines worked, occupancy ",
-                    base::fixed(100 * stepped / slot_steps, 0), " % (tokens per slot and step), ", base::fixed(preemptions, 0), " preemptions, ",
-                    base::fixed(shared_tokens, 0), " prompt tokens shared",
-                    dropped_tokens > 0 ? base::text(", ", base::fixed(dropped_tokens, 0), " tokens of answers that were begun again") : std::string());
+  return base::text(
+      "generation: ", base::fixed(tokens, 0), " tokens, ", base::fixed(tokens / seconds, 0),
+      " a second while the engines worked, occupancy ", base::fixed(100 * stepped / slot_steps, 0),
+      " % (tokens per slot and step), ", base::fixed(preemptions, 0), " preemptions, ",
+      base::fixed(shared_tokens, 0), " prompt tokens shared",
+      dropped_tokens > 0 ? base::text(", ", base::fixed(dropped_tokens, 0),
+                                      " tokens of answers that were begun again")
+                         : std::string());
 }
 
 std::string GenerationTotals::to_json() const {

@@ -25,15 +25,17 @@ std::string mismatch_text(const IterationMetrics& metrics) {
   if (std::isnan(largest)) return "";
   if (largest == 0) return "  mismatch 0";
   std::array<char, 96> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "  mismatch max %.1e mean %.1e p99.9 %.1e kl %.1e", largest, metrics.get("mismatch_mean"),
-                metrics.get("mismatch_p999"), metrics.get("mismatch_kl"));
+  std::snprintf(buffer.data(), buffer.size(), "  mismatch max %.1e mean %.1e p99.9 %.1e kl %.1e",
+                largest, metrics.get("mismatch_mean"), metrics.get("mismatch_p999"),
+                metrics.get("mismatch_kl"));
   return buffer.data();
 }
 
 }  // namespace
 
 void IterationMetrics::set(const std::string& name, double value) {
-  const auto found = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == name; });
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
   if (found == values.end()) {
     values.emplace_back(name, value);
   } else {
@@ -42,7 +44,8 @@ void IterationMetrics::set(const std::string& name, double value) {
 }
 
 double IterationMetrics::get(const std::string& name) const {
-  const auto found = std::find_if(values.begin(), values.end(), [&](const auto& entry) { return entry.first == name; });
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
   return found == values.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
 }
 
@@ -76,11 +79,12 @@ std::string to_console(const IterationMetrics& metrics, int64_t iterations) {
   out += mismatch_text(metrics);
   const auto total = metrics.seconds.find("total");
   if (total != metrics.seconds.end() && total->second > 0) {
-    out += base::text("  ", base::fixed(static_cast<double>(metrics.tokens) / total->second, 0), " tok/s  ",
-                      base::human_seconds(total->second));
+    out += base::text("  ", base::fixed(static_cast<double>(metrics.tokens) / total->second, 0),
+                      " tok/s  ", base::human_seconds(total->second));
     std::string phases;
     for (const auto& [name, seconds] : metrics.seconds) {
-      if (name != "total" && seconds >= 0.005) phases += base::text(phases.empty() ? "" : ", ", name, " ", base::fixed(seconds, 2));
+      if (name != "total" && seconds >= 0.005)
+        phases += base::text(phases.empty() ? "" : ", ", name, " ", base::fixed(seconds, 2));
     }
     if (!phases.empty()) out += base::text(" (", phases, ")");
   }

@@ -24,7 +24,9 @@ constexpr int label_width = 9;
 
 // Three decimals, where they fit and tell the levels of the plot apart.
 bool plain_labels(double low, double high) {
-  const auto fits = [](double level) { return std::snprintf(nullptr, 0, "%.3f", level) <= label_width; };
+  const auto fits = [](double level) {
+    return std::snprintf(nullptr, 0, "%.3f", level) <= label_width;
+  };
   return fits(low) && fits(high) && high - low >= 0.01;
 }
 
@@ -37,23 +39,28 @@ int64_t end_of_lines(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string text_plot(const std::vector<double>& values, const std::string& title, int width, int height) {
+std::string text_plot(const std::vector<double>& values, const std::string& title, int width,
+                      int height) {
   std::vector<double> finite;
   for (const double value : values) {
     if (std::isfinite(value)) finite.push_back(value);
   }
   if (finite.size() < 2) return "";
-  auto [low, high] = std::pair(*std::min_element(finite.begin(), finite.end()), *std::max_element(finite.begin(), finite.end()));
+  auto [low, high] = std::pair(*std::min_element(finite.begin(), finite.end()),
+                               *std::max_element(finite.begin(), finite.end()));
   if (high - low < 1e-12) high = low + std::max(1.0, 1e-6 * std::abs(low));
   const int columns = std::min<int>(width, static_cast<int>(finite.size()));
-  std::vector<std::string> rows(static_cast<size_t>(height), std::string(static_cast<size_t>(columns), ' '));
+  std::vector<std::string> rows(static_cast<size_t>(height),
+                                std::string(static_cast<size_t>(columns), ' '));
   for (int c = 0; c < columns; ++c) {  // a column shows the mean of its share of the values
     const size_t first = finite.size() * static_cast<size_t>(c) / static_cast<size_t>(columns);
-    const size_t last = std::max(first + 1, finite.size() * (static_cast<size_t>(c) + 1) / static_cast<size_t>(columns));
+    const size_t last = std::max(
+        first + 1, finite.size() * (static_cast<size_t>(c) + 1) / static_cast<size_t>(columns));
     double sum = 0;
     for (size_t i = first; i < last; ++i) sum += finite[i];
     const double level = (sum / static_cast<double>(last - first) - low) / (high - low);
-    const int row = height - 1 - std::clamp(static_cast<int>(std::lround(level * (height - 1))), 0, height - 1);
+    const int row =
+        height - 1 - std::clamp(static_cast<int>(std::lround(level * (height - 1))), 0, height - 1);
     rows[static_cast<size_t>(row)][static_cast<size_t>(c)] = '*';
   }
   const bool plain = plain_labels(low, high);
@@ -62,25 +69,34 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
     const double level = high - (high - low) * r / std::max(1, height - 1);
     std::array<char, 32> label{};
     std::snprintf(label.data(), label.size(), plain ? "%*.3f" : "%*.2e", label_width, level);
-    out += base::text(r % 3 == 0 || r == height - 1 ? label.data() : "         ", " |", rows[static_cast<size_t>(r)], "\n");
+    out += base::text(r % 3 == 0 || r == height - 1 ? label.data() : "         ", " |",
+                      rows[static_cast<size_t>(r)], "\n");
   }
-  out += base::text("          +", std::string(static_cast<size_t>(columns), '-'), "\n           1", 
-                    std::string(static_cast<size_t>(std::max(1, columns - 1 - static_cast<int>(std::to_string(finite.size()).size()))), ' '),
-                    finite.size(), "\n");
+  out += base::text(
+      "          +", std::string(static_cast<size_t>(columns), '-'), "\n           1",
+      std::string(static_cast<size_t>(std::max(
+                      1, columns - 1 - static_cast<int>(std::to_string(finite.size()).size()))),
+                  ' '),
+      finite.size(), "\n");
   return out;
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : path_(path), cursor_(cursor) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor)
+    : path_(path), cursor_(cursor) {
   const base::FileWork work{"open", path};
   file_ = base::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!file_.valid()) base::throw_errno(errno, "open", path);
   const off_t end = ::lseek(file_.get(), 0, SEEK_END);
   cursor_ = end < cursor ? end_of_lines(path) : cursor;
   if (end == 0 && cursor > 0) {
-    log::info(base::text(path.string(), " is new and begins behind the checkpoint: the lines of the iterations before stand in the folder of the run that made them"));
+    log::info(base::text(path.string(),
+                         " is new and begins behind the checkpoint: the lines of the iterations "
+                         "before stand in the folder of the run that made them"));
   } else if (end < cursor) {
-    log::warning(base::text(path.string(), " has ", end, " bytes where the checkpoint remembers ", cursor, ": lines of ", cursor - cursor_,
-                            " bytes are lost (cut off, or the file is an older copy); the run goes on behind its last whole line"));
+    log::warning(base::text(path.string(), " has ", end, " bytes where the checkpoint remembers ",
+                            cursor, ": lines of ", cursor - cursor_,
+                            " bytes are lost (cut off, or the file is an older copy); the run goes "
+                            "on behind its last whole line"));
   }
   if (::ftruncate(file_.get(), cursor_) != 0) base::throw_errno(errno, "truncate", path);
   if (::lseek(file_.get(), cursor_, SEEK_SET) < 0) base::throw_errno(errno, "seek in", path);
@@ -99,7 +115,9 @@ void MetricsFile::write_waiting() {
   } catch (const UserError&) {
     // Half a line would spoil the next one. The lines are kept and written with a later one.
     if (::ftruncate(file_.get(), cursor_) == 0) ::lseek(file_.get(), cursor_, SEEK_SET);
-    while (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
+    while (waiting_.size() > most_waiting)
+      waiting_.erase(0,
+                     waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
     throw;
   }
   cursor_ += static_cast<int64_t>(waiting_.size());

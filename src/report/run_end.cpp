@@ -20,7 +20,8 @@ std::string counts_of_all(const comm::CommView& world) {
   std::vector<std::pair<std::string, int64_t>> mine;
   for (const auto& entry : trace::counts()) mine.emplace_back(entry.first, entry.second);
   std::map<std::string, int64_t> all;
-  for (const auto& [name, count] : world.all_gather<std::pair<std::string, int64_t>>(mine)) all[name] += count;
+  for (const auto& [name, count] : world.all_gather<std::pair<std::string, int64_t>>(mine))
+    all[name] += count;
   data::JsonObject out;
   for (const auto& [name, count] : all) out.add(name, count);
   return out.str();
@@ -43,20 +44,25 @@ GuardCost guards_of_all(const comm::CommView& world, double run_seconds) {
   }
   const double share = all / (run_seconds * world.size());
   json.add("share", share);
-  return {json.str(), base::text("guards: ", base::fixed(100 * share, 2), " % of the ranks' time (", base::join(parts, ", "), ")")};
+  return {json.str(), base::text("guards: ", base::fixed(100 * share, 2), " % of the ranks' time (",
+                                 base::join(parts, ", "), ")")};
 }
 
 std::string role_summary(const trace::RoleTable& role) {
-  return base::text("{\"role\":\"", role.role, "\",\"ranks\":", role.ranks, ",\"seconds\":", role.seconds.avg,
-                    ",\"communication\":", role.communication.avg, ",\"wait\":", role.wait.avg, ",\"io\":", role.io.avg,
-                    ",\"iterations\":{\"count\":", role.iterations.count, ",\"seconds\":", role.iterations.seconds, ",\"wait\":", role.iterations.wait, "}",
-                    ",\"host_peak\":", role.host_peak, ",\"device_peak\":", role.device_peak, "}");
+  return base::text(
+      "{\"role\":\"", role.role, "\",\"ranks\":", role.ranks, ",\"seconds\":", role.seconds.avg,
+      ",\"communication\":", role.communication.avg, ",\"wait\":", role.wait.avg,
+      ",\"io\":", role.io.avg, ",\"iterations\":{\"count\":", role.iterations.count,
+      ",\"seconds\":", role.iterations.seconds, ",\"wait\":", role.iterations.wait, "}",
+      ",\"host_peak\":", role.host_peak, ",\"device_peak\":", role.device_peak, "}");
 }
 
 }  // namespace
 
-void write_end(const comm::CommView& world, const std::string& roles, const std::filesystem::path& folder, const RunEnd& end) {
-  const auto table = trace::gather_table(world.rank(), roles, [&](const std::string& mine) { return world.gather(mine, 0); });
+void write_end(const comm::CommView& world, const std::string& roles,
+               const std::filesystem::path& folder, const RunEnd& end) {
+  const auto table = trace::gather_table(
+      world.rank(), roles, [&](const std::string& mine) { return world.gather(mine, 0); });
   const std::string counts = counts_of_all(world);
   const GuardCost guards = guards_of_all(world, end.seconds);
   if (world.rank() != 0) return;
@@ -64,13 +70,15 @@ void write_end(const comm::CommView& world, const std::string& roles, const std:
   for (const auto& role : table) summaries.push_back(role_summary(role));
   const std::string engines = end.generation.to_json();
   side_output("summary.json", [&] {
-    base::write_file_atomically(folder / "summary.json",
-                                base::text("{\"seconds\":", end.seconds, ",\"roles\":[", base::join(summaries), "],\"counts\":", counts,
-                                           engines.empty() ? "" : ",\"generation\":", engines, ",\"guards\":", guards.json,
-                                           ",\"last\":", to_json(end.last), "}\n"));
+    base::write_file_atomically(
+        folder / "summary.json",
+        base::text("{\"seconds\":", end.seconds, ",\"roles\":[", base::join(summaries),
+                   "],\"counts\":", counts, engines.empty() ? "" : ",\"generation\":", engines,
+                   ",\"guards\":", guards.json, ",\"last\":", to_json(end.last), "}\n"));
   });
   log::info("\n" + trace::to_text(table));
-  for (const std::string& line : {end.generation.describe(), trace::overlap_text(table, end.roles_run)}) {
+  for (const std::string& line :
+       {end.generation.describe(), trace::overlap_text(table, end.roles_run)}) {
     if (!line.empty()) log::info(line);
   }
   for (const auto& note : trace::notes(table, end.roles_run)) log::info(note);

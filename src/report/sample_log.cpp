@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/data/jsonl.hpp"
+#include "trireme/report/side_output.hpp"
 
 namespace trireme::report {
 namespace {
@@ -24,21 +24,24 @@ namespace {
 // All of them, or none: half a line would spoil the next one.
 void append_lines(const std::filesystem::path& path, const std::string& lines) {
   const base::FileWork work{"write", path};
-  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  const base::FileDescriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) base::throw_errno(errno, "open", path);
   const off_t size = ::lseek(file.get(), 0, SEEK_END);
   try {
     base::write_all(file.get(), lines, path);
   } catch (const UserError&) {
-    if (::ftruncate(file.get(), size) != 0) log::warning(base::text(path.string(), " may end in half a line"));
+    if (::ftruncate(file.get(), size) != 0)
+      log::warning(base::text(path.string(), " may end in half a line"));
     throw;
   }
 }
 
 }  // namespace
 
-void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
-                       const data::PromptSet& prompts, const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
+void append_sample_log(const comm::CommView& world, const std::filesystem::path& path,
+                       const Samples& samples, const data::PromptSet& prompts,
+                       const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
   // Each rank offers those of its `count` smallest ids; the smallest ids of all are among them.
   std::vector<int64_t> rows(static_cast<size_t>(samples.size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
@@ -77,8 +80,8 @@ bool is_beyond(const std::string& head, int64_t iteration) {
   return head.starts_with(key) && std::strtoll(head.c_str() + key.size(), nullptr, 10) > iteration;
 }
 
-// Bytes in front of the first line of a later iteration, or of a last line that a kill cut short. The file may be larger than the
-// memory, and so may be a line of it.
+// Bytes in front of the first line of a later iteration, or of a last line that a kill cut short.
+// The file may be larger than the memory, and so may be a line of it.
 uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iteration) {
   constexpr size_t head_bytes = 64;
   std::vector<char> buffer(size_t{1} << 20);
@@ -122,7 +125,8 @@ void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
   const uint64_t kept = bytes_to_keep(file.get(), path, iteration);
   const auto size = static_cast<uint64_t>(::lseek(file.get(), 0, SEEK_END));
   if (kept == size) return;
-  const bool cut = ::ftruncate(file.get(), static_cast<off_t>(kept)) == 0 && ::fsync(file.get()) == 0;
+  const bool cut =
+      ::ftruncate(file.get(), static_cast<off_t>(kept)) == 0 && ::fsync(file.get()) == 0;
   if (!cut) base::throw_errno(errno, "shorten", path);
 }
 

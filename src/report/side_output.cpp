@@ -18,7 +18,8 @@ std::map<std::string, int64_t>& failures() {
 }
 
 bool may_be_left_out(ExitCode code) {
-  return code == ExitCode::io_error || code == ExitCode::permission || code == ExitCode::input_missing || code == ExitCode::out_of_memory;
+  return code == ExitCode::io_error || code == ExitCode::permission ||
+         code == ExitCode::input_missing || code == ExitCode::out_of_memory;
 }
 
 void warn(const std::string& name, const std::string& problem) {

@@ -14,7 +14,10 @@ namespace {
 
 std::string request_line(const Request& r) {
   data::JsonObject line;
-  line.add("v", 1).add("id", std::to_string(r.id)).add("prompt", r.prompt).add("response", r.response);
+  line.add("v", 1)
+      .add("id", std::to_string(r.id))
+      .add("prompt", r.prompt)
+      .add("response", r.response);
   if (!r.messages.empty()) line.add_json("messages", r.messages);
   line.add("label", r.label);
   if (!r.extra.empty()) line.add_json("extra", r.extra);
@@ -23,14 +26,19 @@ std::string request_line(const Request& r) {
 }
 
 // As a float.
-bool is_finite(const nlohmann::json& value) { return value.is_number() && std::abs(value.get<double>()) <= std::numeric_limits<float>::max(); }
+bool is_finite(const nlohmann::json& value) {
+  return value.is_number() && std::abs(value.get<double>()) <= std::numeric_limits<float>::max();
+}
 
 }  // namespace
 
-std::string excerpt(std::string_view line) { return std::string(line.substr(0, 200)) + (line.size() > 200 ? "..." : ""); }
+std::string excerpt(std::string_view line) {
+  return std::string(line.substr(0, 200)) + (line.size() > 200 ? "..." : "");
+}
 
 const std::string& Asked::add(const Request& request) {
-  const auto [place, fresh] = entries_.emplace(request.id, Entry{.line = request_line(request), .reward = {}, .metrics = {}});
+  const auto [place, fresh] = entries_.emplace(
+      request.id, Entry{.line = request_line(request), .reward = {}, .metrics = {}});
   VALIDATE(fresh, ExitCode::internal, "reward source ", source_, ": two requests have one id");
   return place->second.line;
 }
@@ -63,10 +71,11 @@ Scores Asked::take(std::span<const Request> requests) {
 std::optional<uint64_t> Asked::accept(std::string_view line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) {
-    // Python's json writes NaN, which is no JSON; a line that tries to be an answer must not pass for noise.
+    // Python's json writes NaN, which is no JSON; a line that tries to be an answer must not pass
+    // for noise.
     const bool answer = line.starts_with('{') && line.find("\"reward\"") != std::string_view::npos;
-    VALIDATE(!answer, ExitCode::bad_data, "reward plugin ", source_, ": this answer is no JSON (NaN and Infinity are none either): ",
-             excerpt(line));
+    VALIDATE(!answer, ExitCode::bad_data, "reward plugin ", source_,
+             ": this answer is no JSON (NaN and Infinity are none either): ", excerpt(line));
     return std::nullopt;
   }
   if (!json.is_object() || (!json.contains("reward") && !json.contains("id"))) return std::nullopt;
@@ -79,31 +88,37 @@ std::optional<uint64_t> Asked::accept(std::string_view line) {
 
 Asked::Entries::iterator Asked::entry_of(const nlohmann::json& json, std::string_view line) {
   const auto id = json.find("id");
-  VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer without an id (which request is it for?): ",
-           excerpt(line));
-  VALIDATE(id->is_string() || id->is_number_integer(), ExitCode::bad_data, "reward plugin ", source_,
-           ": the id of an answer is neither a text nor a whole number: ", excerpt(line));
+  VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_,
+           ": an answer without an id (which request is it for?): ", excerpt(line));
+  VALIDATE(id->is_string() || id->is_number_integer(), ExitCode::bad_data, "reward plugin ",
+           source_, ": the id of an answer is neither a text nor a whole number: ", excerpt(line));
   const std::string text = id->is_string() ? id->get<std::string>() : id->dump();
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto found = error == std::errc() && end == text.data() + text.size() ? entries_.find(number) : entries_.end();
-  VALIDATE(found != entries_.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer for id ", text,
+  const auto found = error == std::errc() && end == text.data() + text.size()
+                         ? entries_.find(number)
+                         : entries_.end();
+  VALIDATE(found != entries_.end(), ExitCode::bad_data, "reward plugin ", source_,
+           ": an answer for id ", text,
            ", which was not asked for: send the id of the request back as it came");
-  VALIDATE(!found->second.reward, ExitCode::bad_data, "reward plugin ", source_, ": a second answer for id ", text);
+  VALIDATE(!found->second.reward, ExitCode::bad_data, "reward plugin ", source_,
+           ": a second answer for id ", text);
   return found;
 }
 
 float Asked::reward_of(const nlohmann::json& json, std::string_view line) const {
   const auto reward = json.find("reward");
-  VALIDATE(reward != json.end() && is_finite(*reward), ExitCode::bad_data, "reward plugin ", source_,
-           ": the reward is no finite number: ", excerpt(line));
+  VALIDATE(reward != json.end() && is_finite(*reward), ExitCode::bad_data, "reward plugin ",
+           source_, ": the reward is no finite number: ", excerpt(line));
   return reward->get<float>();
 }
 
 void Asked::add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line) const {
-  VALIDATE(metrics.is_object(), ExitCode::bad_data, "reward plugin ", source_, ": metrics must be an object of numbers: ", excerpt(line));
+  VALIDATE(metrics.is_object(), ExitCode::bad_data, "reward plugin ", source_,
+           ": metrics must be an object of numbers: ", excerpt(line));
   for (const auto& [key, value] : metrics.items()) {
-    VALIDATE(is_finite(value), ExitCode::bad_data, "reward plugin ", source_, ": the metric \"", key, "\" is no finite number: ", excerpt(line));
+    VALIDATE(is_finite(value), ExitCode::bad_data, "reward plugin ", source_, ": the metric \"",
+             key, "\" is no finite number: ", excerpt(line));
     entry.metrics[key] = value.get<float>();
   }
 }

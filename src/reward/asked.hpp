@@ -43,8 +43,8 @@ class Asked {
   void give_up(uint64_t id);
   // What became of these requests, which are all settled; they are forgotten.
   Scores take(std::span<const Request> requests);
-  // The id that the line answers; nullopt when it is no answer but something the plugin printed. Throws UserError(bad_data) for answers that make
-  // no sense.
+  // The id that the line answers; nullopt when it is no answer but something the plugin printed.
+  // Throws UserError(bad_data) for answers that make no sense.
   std::optional<uint64_t> accept(std::string_view line);
 
  private:

@@ -25,7 +25,8 @@ struct Pipe {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno(errno, "make a pipe to the reward plugin", "pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    base::throw_errno(errno, "make a pipe to the reward plugin", "pipe");
   return {base::FileDescriptor(ends[0]), base::FileDescriptor(ends[1])};
 }
 
@@ -40,7 +41,8 @@ class SpawnSetup {
     sigset_t all;
     sigfillset(&all);
     posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setflags(&attributes, static_cast<short>(flags | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
+    posix_spawnattr_setflags(
+        &attributes, static_cast<short>(flags | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
   }
   ~SpawnSetup() {
     posix_spawn_file_actions_destroy(&actions);
@@ -50,7 +52,8 @@ class SpawnSetup {
   SpawnSetup& operator=(const SpawnSetup&) = delete;
 
   void append_to(int stream, const std::string& file) {
-    posix_spawn_file_actions_addopen(&actions, stream, file.empty() ? "/dev/null" : file.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    posix_spawn_file_actions_addopen(&actions, stream, file.empty() ? "/dev/null" : file.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0644);
   }
   // An errno value, 0 for success. `command[0]` is searched in PATH.
   int start(const std::vector<std::string>& command, pid_t& pid) {
@@ -70,10 +73,11 @@ class SpawnSetup {
 
 }  // namespace
 
-// The death signal of Linux (PR_SET_PDEATHSIG) would reach the child alone, not what it started, and only if it is set between fork
-// and exec, which a process with MPI, a device and threads should not do by itself. The end of a pipe is seen however this process
-// ends. A shell is on every machine; what it is given is a number. It has a session of its own and all signals blocked: what a launcher
-// sends to the job's processes does not reach it, SIGKILL does.
+// The death signal of Linux (PR_SET_PDEATHSIG) would reach the child alone, not what it started,
+// and only if it is set between fork and exec, which a process with MPI, a device and threads
+// should not do by itself. The end of a pipe is seen however this process ends. A shell is on every
+// machine; what it is given is a number. It has a session of its own and all signals blocked: what
+// a launcher sends to the job's processes does not reach it, SIGKILL does.
 ProcessGuard::ProcessGuard(pid_t group) {
   Pipe pipe = make_pipe();
   SpawnSetup setup(pipe.read.get(), POSIX_SPAWN_SETSID);
@@ -82,38 +86,43 @@ ProcessGuard::ProcessGuard(pid_t group) {
   sigset_t all;
   sigfillset(&all);
   posix_spawnattr_setsigmask(&setup.attributes, &all);
-  const int error = setup.start({"/bin/sh", "-c", "read -r end; kill -s KILL -- \"-$1\"", "trireme-plugin-guard", std::to_string(group)}, pid_);
-  VALIDATE(error == 0, ExitCode::unfit_environment, "cannot start /bin/sh, which ends reward plugins with their run (", std::strerror(error),
+  const int error = setup.start({"/bin/sh", "-c", "read -r end; kill -s KILL -- \"-$1\"",
+                                 "trireme-plugin-guard", std::to_string(group)},
+                                pid_);
+  VALIDATE(error == 0, ExitCode::unfit_environment,
+           "cannot start /bin/sh, which ends reward plugins with their run (", std::strerror(error),
            "): check the machine's limits on processes");
   alive_ = std::move(pipe.write);
 }
 
 ProcessGuard::~ProcessGuard() {
   ::kill(pid_, SIGKILL);  // before the pipe closes
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
 std::string Exit::text() const {
-  return by_signal ? base::text("killed by signal ", code, " (", strsignal(code), ")") : base::text("exit code ", code);
+  return by_signal ? base::text("killed by signal ", code, " (", strsignal(code), ")")
+                   : base::text("exit code ", code);
 }
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& log) {
+ChildProcess::ChildProcess(const std::vector<std::string>& command,
+                           const std::filesystem::path& log) {
   Pipe to_child = make_pipe(), from_child = make_pipe();
   SpawnSetup setup(to_child.read.get(), POSIX_SPAWN_SETPGROUP);
   posix_spawn_file_actions_adddup2(&setup.actions, from_child.write.get(), 1);
   setup.append_to(2, log.string());
   posix_spawnattr_setpgroup(&setup.attributes, 0);
-  // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2 are meant for the run, which
-  // still needs its plugin to finish the iteration, and would end most programs. TERM is left alone: programs that a plugin
-  // starts must be able to get it.
+  // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2
+  // are meant for the run, which still needs its plugin to finish the iteration, and would end most
+  // programs. TERM is left alone: programs that a plugin starts must be able to get it.
   sigset_t run_signals;
   sigemptyset(&run_signals);
   for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&run_signals, signal);
   posix_spawnattr_setsigmask(&setup.attributes, &run_signals);
   const int error = setup.start(command, pid_);
-  VALIDATE(error == 0, error == EACCES ? ExitCode::permission : ExitCode::input_missing, "cannot start the reward plugin '",
-           command[0], "' (", std::strerror(error), "): check reward.source.command and PATH");
+  VALIDATE(error == 0, error == EACCES ? ExitCode::permission : ExitCode::input_missing,
+           "cannot start the reward plugin '", command[0], "' (", std::strerror(error),
+           "): check reward.source.command and PATH");
   input_ = std::move(to_child.write);
   output_ = std::move(from_child.read);
   make_non_blocking(input_.get());
@@ -176,8 +185,7 @@ BlockSigpipe::~BlockSigpipe() {
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);
   const timespec now{0, 0};
-  while (::sigtimedwait(&pipe_signal, nullptr, &now) == SIGPIPE) {
-  }
+  while (::sigtimedwait(&pipe_signal, nullptr, &now) == SIGPIPE) {}
   ::pthread_sigmask(SIG_UNBLOCK, &pipe_signal, nullptr);
 }
 

@@ -19,7 +19,8 @@ struct Exit {
   std::string text() const;
 };
 
-// Kills a process group as soon as this process is gone, however it ends: destructors, _exit, MPI_Abort, a signal, SIGKILL.
+// Kills a process group as soon as this process is gone, however it ends: destructors, _exit,
+// MPI_Abort, a signal, SIGKILL.
 class ProcessGuard {
  public:
   // Throws UserError(unfit_environment) when it cannot be started.
@@ -37,8 +38,9 @@ class ProcessGuard {
 // The child and all that it starts in its process group end with this process.
 class ChildProcess {
  public:
-  // Starts command[0], searched in PATH, without a shell. Its stderr is appended to `log` (dropped when empty); it inherits no
-  // other descriptor and the default signal dispositions. Throws UserError: input_missing or permission when it cannot be started.
+  // Starts command[0], searched in PATH, without a shell. Its stderr is appended to `log` (dropped
+  // when empty); it inherits no other descriptor and the default signal dispositions. Throws
+  // UserError: input_missing or permission when it cannot be started.
   ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& log);
   // Closes its input, gives it a moment to leave, then kills its process group.
   ~ChildProcess();
@@ -65,7 +67,8 @@ class ChildProcess {
   int status_ = 0;
 };
 
-// Blocks SIGPIPE for the calling thread: writing to a child that has gone is an error code, not the end of the program.
+// Blocks SIGPIPE for the calling thread: writing to a child that has gone is an error code, not the
+// end of the program.
 class BlockSigpipe {
  public:
   BlockSigpipe();

@@ -10,13 +10,15 @@ namespace trireme::reward {
 
 class Lines {
  public:
-  // Calls take(std::string_view) for each line that ends in these bytes, without its end (\n or \r\n); empty ones are left out.
+  // Calls take(std::string_view) for each line that ends in these bytes, without its end (\n or
+  // \r\n); empty ones are left out.
   template <class Take>
   void add(std::string_view bytes, const Take& take) {
     const size_t before = begun_.size();  // no line ends in there
     begun_ += bytes;
     size_t begin = 0;
-    for (size_t end; (end = begun_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
+    for (size_t end; (end = begun_.find('\n', std::max(begin, before))) != std::string::npos;
+         begin = end + 1) {
       give(std::string_view(begun_).substr(begin, end - begin), take);
     }
     begun_.erase(0, begin);

@@ -23,8 +23,10 @@ constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone wou
 
 struct MatchData {
   explicit MatchData(const pcre2_code* code)
-      : data(pcre2_match_data_create_from_pattern(code, nullptr)), limits(pcre2_match_context_create(nullptr)) {
-    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory, "no memory to match a regular expression");
+      : data(pcre2_match_data_create_from_pattern(code, nullptr)),
+        limits(pcre2_match_context_create(nullptr)) {
+    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
+             "no memory to match a regular expression");
     pcre2_set_heap_limit(limits, heap_kib);
   }
   ~MatchData() {
@@ -47,12 +49,14 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
   size_t offset = 0;
   auto code = std::make_shared<Code>();
   code->key = key;
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
+                             &error, &offset, nullptr);
   if (code->code == nullptr) {
     char reason[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
-    throw UserError(ExitCode::configuration, base::text(key, " = \"", pattern, "\": no regular expression (", reason,
-                                                        " at character ", offset + 1, "): correct the pattern"));
+    throw UserError(ExitCode::configuration,
+                    base::text(key, " = \"", pattern, "\": no regular expression (", reason,
+                               " at character ", offset + 1, "): correct the pattern"));
   }
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same
   pcre2_pattern_info(code->code, PCRE2_INFO_CAPTURECOUNT, &code->groups);
@@ -66,20 +70,24 @@ bool is_power_of_ten(int64_t count) {
   return count == 1;
 }
 
-// Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's limit does not match: what a
-// model writes must not stop the run. The stack of the JIT's code is no such limit: it is full after some thousand rounds of a
-// group, which the interpreter keeps on the heap.
+// Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's
+// limit does not match: what a model writes must not stop the run. The stack of the JIT's code is
+// no such limit: it is full after some thousand rounds of a group, which the interpreter keeps on
+// the heap.
 template <class Code>
 bool run(const Code& code, std::string_view text, size_t start, const MatchData& match) {
   const auto attempt = [&](uint32_t options) {
-    return pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, options, match.data, match.limits);
+    return pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start,
+                       options, match.data, match.limits);
   };
   int found = attempt(0);
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(PCRE2_NO_JIT);
   if (found >= 0) return true;
   if (found != PCRE2_ERROR_NOMATCH && is_power_of_ten(++code.given_up)) {
-    log::warning(base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found, "), which counts as no match; ",
-                            code.given_up, " times so far: a pattern without repetitions in repetitions does not"));
+    log::warning(
+        base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found,
+                   "), which counts as no match; ", code.given_up,
+                   " times so far: a pattern without repetitions in repetitions does not"));
   }
   return false;
 }
@@ -87,7 +95,8 @@ bool run(const Code& code, std::string_view text, size_t start, const MatchData&
 // Bounds of the first group where it took part, else of the match.
 std::string_view captured(std::string_view text, const MatchData& match, uint32_t groups) {
   const size_t* bounds = pcre2_get_ovector_pointer(match.data);
-  const size_t at = groups > 0 && pcre2_get_ovector_count(match.data) > 1 && bounds[2] != PCRE2_UNSET ? 2 : 0;
+  const size_t at =
+      groups > 0 && pcre2_get_ovector_count(match.data) > 1 && bounds[2] != PCRE2_UNSET ? 2 : 0;
   return text.substr(bounds[at], bounds[at + 1] - bounds[at]);
 }
 
@@ -95,7 +104,9 @@ std::string_view captured(std::string_view text, const MatchData& match, uint32_
 
 int64_t Pattern::given_up() const { return code_->given_up; }
 
-bool Pattern::matches(std::string_view text) const { return run(*code_, text, 0, MatchData(code_->code)); }
+bool Pattern::matches(std::string_view text) const {
+  return run(*code_, text, 0, MatchData(code_->code));
+}
 
 std::optional<std::string_view> Pattern::find_last(std::string_view text) const {
   const MatchData match(code_->code);

@@ -12,16 +12,19 @@ namespace trireme::reward {
 class Pattern {
  public:
   enum class Case { sensitive, ignored };
-  // whole: the text must match from its first to its last character, and a dot matches a line end as well.
+  // whole: the text must match from its first to its last character, and a dot matches a line end
+  // as well.
   enum class Extent { part, whole };
-  // Throws UserError(configuration) naming `key`, the place and the reason when it does not compile.
+  // Throws UserError(configuration) naming `key`, the place and the reason when it does not
+  // compile.
   Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent);
 
   bool matches(std::string_view text) const;
-  // The first group of the last match, the whole match where the pattern has no group; nullopt without a match.
+  // The first group of the last match, the whole match where the pattern has no group; nullopt
+  // without a match.
   std::optional<std::string_view> find_last(std::string_view text) const;
-  // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th, ... time is a
-  // warning in the log.
+  // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th,
+  // ... time is a warning in the log.
   int64_t given_up() const;
 
  private:

@@ -1,4 +1,5 @@
-// Rewards from a program of the user's: requests and answers as JSON lines over pipes. The protocol stands in reward.hpp.
+// Rewards from a program of the user's: requests and answers as JSON lines over pipes. The protocol
+// stands in reward.hpp.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -24,26 +25,34 @@
 namespace trireme::reward {
 namespace {
 
-// A rank that computes for longer than this, in seconds, or for half of a plugin's deadline, has not listened: what plugins said meanwhile was not late, and
-// they may have had nothing to read.
+// A rank that computes for longer than this, in seconds, or for half of a plugin's deadline, has
+// not listened: what plugins said meanwhile was not late, and they may have had nothing to read.
 constexpr double longest_absence = 1;
 
-// Before the start of a process whose requests have failed so often; longer ones where an outage is waited for.
+// Before the start of a process whose requests have failed so often; longer ones where an outage is
+// waited for.
 double pause_after(int64_t failures, int64_t retries) {
   const double pause = 0.1 * static_cast<double>(int64_t{1} << std::min<int64_t>(failures - 1, 9));
   return std::min(pause, failures <= retries ? 5.0 : 30.0);
 }
 
 void sleep_for(double seconds) {
-  const timespec time{static_cast<time_t>(seconds), static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
+  const timespec time{static_cast<time_t>(seconds),
+                      static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
   ::nanosleep(&time, nullptr);
 }
 
 class PluginSource : public Source {
  public:
-  PluginSource(const config::RewardSource& options, std::string name, const PluginEnvironment& environment)
-      : options_(options), name_(std::move(name)), environment_(environment), fault_(environment.fault), asked_(name_) {
-    VALIDATE(!options_.command.empty(), ExitCode::configuration, "reward source ", name_, ": command is missing: name the program to start");
+  PluginSource(const config::RewardSource& options, std::string name,
+               const PluginEnvironment& environment)
+      : options_(options),
+        name_(std::move(name)),
+        environment_(environment),
+        fault_(environment.fault),
+        asked_(name_) {
+    VALIDATE(!options_.command.empty(), ExitCode::configuration, "reward source ", name_,
+             ": command is missing: name the program to start");
     open_log();
     setup_ = {.name = name_,
               .command = options_.command,
@@ -51,7 +60,8 @@ class PluginSource : public Source {
               .log_file = log_file_,
               .log = log_.get(),
               .take = [this](std::string_view line) { return take(line); }};
-    for (int64_t i = 0; i < options_.processes; ++i) children_.push_back(std::make_unique<PluginChild>(setup_));
+    for (int64_t i = 0; i < options_.processes; ++i)
+      children_.push_back(std::make_unique<PluginChild>(setup_));
   }
 
   const std::string& name() const override { return name_; }
@@ -67,9 +77,11 @@ class PluginSource : public Source {
   }
 
   void poll() override {
-    if (std::ranges::all_of(children_, [](const auto& child) { return child->unanswered() == 0; })) return;
+    if (std::ranges::all_of(children_, [](const auto& child) { return child->unanswered() == 0; }))
+      return;
     const BlockSigpipe no_sigpipe;
-    for (int turn = 0; turn < 64 && attend(0); ++turn) {  // a process that never falls silent must not keep us
+    for (int turn = 0; turn < 64 && attend(0);
+         ++turn) {  // a process that never falls silent must not keep us
     }
   }
 
@@ -79,7 +91,8 @@ class PluginSource : public Source {
     if (environment_.stop()) throw Stopped{};
     const base::Stopwatch watch;
     std::vector<Request> fresh;
-    std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh), [this](const Request& request) { return !asked_.has(request); });
+    std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh),
+                 [this](const Request& request) { return !asked_.has(request); });
     ask(fresh);
     wait_for(requests);
     counters_.wait_seconds += watch.seconds();
@@ -90,15 +103,21 @@ class PluginSource : public Source {
   void open_log() {
     if (environment_.log_dir.empty()) return;
     log_file_ = environment_.log_dir / base::text("plugin-", name_, "-", environment_.rank, ".log");
-    log_ = base::FileDescriptor(::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    log_ = base::FileDescriptor(
+        ::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!log_.valid()) base::throw_errno(errno, "write", log_file_);
   }
 
-  std::string log_hint() const { return log_file_.empty() ? std::string() : base::text(": its messages are in ", log_file_.string()); }
+  std::string log_hint() const {
+    return log_file_.empty() ? std::string()
+                             : base::text(": its messages are in ", log_file_.string());
+  }
 
   // Those that wait for a new start come behind those that run.
   PluginChild& least_busy() {
-    return **std::ranges::min_element(children_, {}, [](const auto& child) { return std::pair(!child->running(), child->unanswered()); });
+    return **std::ranges::min_element(children_, {}, [](const auto& child) {
+      return std::pair(!child->running(), child->unanswered());
+    });
   }
 
   void wait_for(std::span<const Request> requests) {
@@ -112,7 +131,8 @@ class PluginSource : public Source {
     }
   }
 
-  // Sends and receives what it can, for which it waits up to `seconds`, and looks after processes that are late or gone. False: nothing came or went.
+  // Sends and receives what it can, for which it waits up to `seconds`, and looks after processes
+  // that are late or gone. False: nothing came or went.
   bool attend(double seconds) {
     if (since_attended_.seconds() > std::min(longest_absence, options_.timeout.seconds / 2)) {
       for (const auto& child : children_) child->pardon();
@@ -123,31 +143,36 @@ class PluginSource : public Source {
       children_[i]->watch(&ends[2 * i]);
       seconds = std::min(seconds, children_[i]->due_in());
     }
-    const int ready = ::poll(ends.data(), ends.size(), seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
+    const int ready =
+        ::poll(ends.data(), ends.size(), seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
     since_attended_.restart();
-    if (ready < 0 && errno != EINTR) base::throw_errno(errno, "wait for the reward plugin", options_.command[0]);
+    if (ready < 0 && errno != EINTR)
+      base::throw_errno(errno, "wait for the reward plugin", options_.command[0]);
     for (size_t i = 0; i < children_.size(); ++i) {
       try {
         if (ready > 0) children_[i]->move_on(&ends[2 * i]);
         children_[i]->check_deadline();
-      } catch (const ChildFailure& failure) {
-        failed(*children_[i], failure.what);
-      }
+      } catch (const ChildFailure& failure) { failed(*children_[i], failure.what); }
     }
     return ready > 0;
   }
 
-  // Its next process is asked for what is missing; what has failed too often is dealt with as the deck says.
+  // Its next process is asked for what is missing; what has failed too often is dealt with as the
+  // deck says.
   void failed(PluginChild& child, const std::string& what) {
     std::vector<uint64_t> missing = child.stop();
-    // It may have failed at the one that it had longest: the others are asked before that, and do not fail with it again.
+    // It may have failed at the one that it had longest: the others are asked before that, and do
+    // not fail with it again.
     std::rotate(missing.begin(), missing.begin() + 1, missing.end());
     int64_t failures = 0;
     for (const uint64_t id : missing) failures = std::max(failures, asked_.count_failure(id));
     const bool exhausted = failures > environment_.retries;
-    VALIDATE(!exhausted || environment_.outage != config::PluginOutage::stop, ExitCode::unfit_environment, "reward plugin ", name_, " (",
-             options_.command[0], "): ", what, ", after ", environment_.retries, " restarts (reward.retries)", log_hint());
-    const size_t given_up = environment_.outage == config::PluginOutage::skip ? give_up(missing) : 0;
+    VALIDATE(!exhausted || environment_.outage != config::PluginOutage::stop,
+             ExitCode::unfit_environment, "reward plugin ", name_, " (", options_.command[0],
+             "): ", what, ", after ", environment_.retries, " restarts (reward.retries)",
+             log_hint());
+    const size_t given_up =
+        environment_.outage == config::PluginOutage::skip ? give_up(missing) : 0;
     warn(what, failures, given_up);
     if (missing.empty()) return;  // a new process is started for the next request
     child.start_in(pause_after(given_up > 0 ? 1 : failures, environment_.retries));
@@ -170,9 +195,11 @@ class PluginSource : public Source {
     const bool often = failures > environment_.retries;
     if (often && given_up == 0 && !std::has_single_bit(static_cast<uint64_t>(failures))) return;
     const std::string then =
-        given_up > 0 ? base::text(given_up, " of its requests are given up after ", environment_.retries, " restarts (reward.outage = \"skip\")")
-        : often      ? base::text("asked again for the ", failures, ". time (reward.outage = \"wait\")", log_hint())
-                     : base::text("restart ", failures, " of ", environment_.retries);
+        given_up > 0 ? base::text(given_up, " of its requests are given up after ",
+                                  environment_.retries, " restarts (reward.outage = \"skip\")")
+        : often ? base::text("asked again for the ", failures, ". time (reward.outage = \"wait\")",
+                             log_hint())
+                : base::text("restart ", failures, " of ", environment_.retries);
     log::warning(base::text("reward plugin ", name_, ": ", what, "; ", then));
   }
 
@@ -213,7 +240,8 @@ class PluginSource : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name, const PluginEnvironment& environment) {
+std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
+                                    const PluginEnvironment& environment) {
   return std::make_unique<PluginSource>(options, std::move(name), environment);
 }
 

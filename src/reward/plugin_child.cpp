@@ -67,7 +67,8 @@ double PluginChild::due_in() const {
   return std::max(0.0, process_ ? setup_.timeout - quiet_.seconds() : pause_ - stopped_.seconds());
 }
 
-// A process that answers as it goes would block both pipes if it were not read from while it is written to.
+// A process that answers as it goes would block both pipes if it were not read from while it is
+// written to.
 void PluginChild::move_on(const pollfd* ends) {
   if (ends[1].revents != 0) sent_ += write_some(std::string_view(outgoing_).substr(sent_));
   if (ends[0].revents != 0) read_some();
@@ -75,24 +76,29 @@ void PluginChild::move_on(const pollfd* ends) {
 
 void PluginChild::check_deadline() const {
   if (!process_ || unanswered_.empty() || quiet_.seconds() < setup_.timeout) return;
-  throw ChildFailure{base::text("no answer within ", base::human_seconds(setup_.timeout), ", with ", standing(), " requests answered")};
+  throw ChildFailure{base::text("no answer within ", base::human_seconds(setup_.timeout), ", with ",
+                                standing(), " requests answered")};
 }
 
 // "1 of 3"
-std::string PluginChild::standing() const { return base::text(given_ - unanswered_.size(), " of ", given_); }
+std::string PluginChild::standing() const {
+  return base::text(given_ - unanswered_.size(), " of ", given_);
+}
 
-// What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id. Of a process that never falls
-// silent it is what lies in the pipe now.
+// What came while nothing was asked for: an answer there would otherwise be taken for one to a
+// request with the same id. Of a process that never falls silent it is what lies in the pipe now.
 void PluginChild::refuse_unasked() {
   int there = 0;
-  if (::ioctl(process_->output(), FIONREAD, &there) != 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
+  if (::ioctl(process_->output(), FIONREAD, &there) != 0)
+    base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
   std::string said = lines_.cut();
   const size_t before = said.size();
   said.resize(before + static_cast<size_t>(there));
-  const ssize_t n = there == 0 ? 0 : ::read(process_->output(), said.data() + before, static_cast<size_t>(there));
+  const ssize_t n =
+      there == 0 ? 0 : ::read(process_->output(), said.data() + before, static_cast<size_t>(there));
   said.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  VALIDATE(said.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", setup_.name,
-           ": an answer that nobody asked for: ", excerpt(said));
+  VALIDATE(said.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ",
+           setup_.name, ": an answer that nobody asked for: ", excerpt(said));
   if (!said.empty()) note(said);
 }
 
@@ -100,7 +106,9 @@ size_t PluginChild::write_some(std::string_view text) {
   const ssize_t n = ::write(process_->input(), text.data(), std::min<size_t>(text.size(), 65536));
   if (n >= 0) return static_cast<size_t>(n);
   if (errno == EAGAIN || errno == EINTR) return 0;
-  if (errno == EPIPE) return text.size();  // it reads no more: what it still answers, or its end, comes by the other pipe
+  if (errno == EPIPE)
+    return text
+        .size();  // it reads no more: what it still answers, or its end, comes by the other pipe
   base::throw_errno(errno, "write to the reward plugin", setup_.command[0]);
 }
 
@@ -110,22 +118,26 @@ void PluginChild::read_some() {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n < 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
   if (n == 0) return ended();
-  lines_.add(std::string_view(buffer, static_cast<size_t>(n)), [this](std::string_view line) { take_line(line); });
-  VALIDATE(lines_.begun().size() <= longest_line, ExitCode::bad_data, "reward plugin ", setup_.name, ": a line longer than ", longest_line,
-           " bytes: write one JSON object per line");
+  lines_.add(std::string_view(buffer, static_cast<size_t>(n)),
+             [this](std::string_view line) { take_line(line); });
+  VALIDATE(lines_.begun().size() <= longest_line, ExitCode::bad_data, "reward plugin ", setup_.name,
+           ": a line longer than ", longest_line, " bytes: write one JSON object per line");
 }
 
 void PluginChild::take_line(std::string_view line) {
   const auto id = setup_.take(line);
   if (!id) return note(line);
   const auto asked = std::ranges::find(unanswered_, *id);
-  VALIDATE(asked != unanswered_.end(), ExitCode::bad_data, "reward plugin ", setup_.name, ": an answer for id ", *id,
-           " by another process than the one that was asked: processes of a plugin must not share their requests");
+  VALIDATE(asked != unanswered_.end(), ExitCode::bad_data, "reward plugin ", setup_.name,
+           ": an answer for id ", *id,
+           " by another process than the one that was asked: processes of a plugin must not share "
+           "their requests");
   unanswered_.erase(asked);
   quiet_.restart();
 }
 
-// Its output is closed. All answers may be there already; else it left on purpose (code 0) or crashed.
+// Its output is closed. All answers may be there already; else it left on purpose (code 0) or
+// crashed.
 void PluginChild::ended() {
   lines_.end([this](std::string_view line) { take_line(line); });
   const Exit exit = process_->wait(1.0);
@@ -133,9 +145,12 @@ void PluginChild::ended() {
     stop();
     return;
   }
-  VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", setup_.name, ": it ended after ", standing(), " answers (",
-           exit.text(), "): answer every request, and read until the end of the input",
-           setup_.log_file.empty() ? std::string() : base::text(": its messages are in ", setup_.log_file.string()));
+  VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", setup_.name,
+           ": it ended after ", standing(), " answers (", exit.text(),
+           "): answer every request, and read until the end of the input",
+           setup_.log_file.empty()
+               ? std::string()
+               : base::text(": its messages are in ", setup_.log_file.string()));
   throw ChildFailure{base::text("it ended after ", standing(), " answers (", exit.text(), ")")};
 }
 

@@ -1,4 +1,5 @@
-// One process of a reward plugin: the requests that it has not answered, and the bytes between it and this rank.
+// One process of a reward plugin: the requests that it has not answered, and the bytes between it
+// and this rank.
 #pragma once
 
 #include <poll.h>
@@ -83,7 +84,7 @@ class PluginChild {
   Lines lines_;                       // that it wrote
   base::Stopwatch quiet_;             // since its last answer, or since it has something to do
   base::Stopwatch stopped_;
-  double pause_ = 0;                  // between stopped_ and the next start
+  double pause_ = 0;  // between stopped_ and the next start
 };
 
 }  // namespace trireme::reward

@@ -14,18 +14,23 @@ std::string source_name(const config::RewardSource& options, size_t index) {
 
 std::vector<std::string> source_names(const config::Options& options) {
   std::vector<std::string> names;
-  for (size_t i = 0; i < options.reward.source.size(); ++i) names.push_back(source_name(options.reward.source[i], i));
+  for (size_t i = 0; i < options.reward.source.size(); ++i)
+    names.push_back(source_name(options.reward.source[i], i));
   return names;
 }
 
-void Rewards::add(std::unique_ptr<Source> source, double weight) { sources_.push_back({std::move(source), weight}); }
+void Rewards::add(std::unique_ptr<Source> source, double weight) {
+  sources_.push_back({std::move(source), weight});
+}
 
 bool Rewards::takes_time() const {
-  return std::any_of(sources_.begin(), sources_.end(), [](const Entry& entry) { return entry.source->takes_time(); });
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [](const Entry& entry) { return entry.source->takes_time(); });
 }
 
 bool Rewards::has_models() const {
-  return std::any_of(sources_.begin(), sources_.end(), [](const Entry& entry) { return entry.source->collective(); });
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [](const Entry& entry) { return entry.source->collective(); });
 }
 
 void Rewards::ask(std::span<const Request> requests) {
@@ -56,24 +61,25 @@ namespace {
 std::optional<Scores> unless_stopped(Source& source, std::span<const Request> requests) {
   try {
     return source.score(requests);
-  } catch (const Stopped&) {
-    return std::nullopt;
-  }
+  } catch (const Stopped&) { return std::nullopt; }
 }
 
 std::vector<float> checked(const Source& source, Scores scores, std::span<const Request> requests) {
-  VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ", source.name(), " gave ", scores.values.size(),
-           " scores for ", requests.size(), " requests");
+  VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ",
+           source.name(), " gave ", scores.values.size(), " scores for ", requests.size(),
+           " requests");
   for (size_t i = 0; i < requests.size(); ++i) {
-    VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", source.name(), " gave ", scores.values[i],
-             " for request ", requests[i].id, " (a reward must be a finite number): check the source");
+    VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", source.name(),
+             " gave ", scores.values[i], " for request ", requests[i].id,
+             " (a reward must be a finite number): check the source");
   }
   return std::move(scores.values);
 }
 
 }  // namespace
 
-std::optional<Rewards::LocalScores> Rewards::score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
+std::optional<Rewards::LocalScores> Rewards::score_locally(
+    std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
   trace::Region region{"score"};
   LocalScores out;
   for (const Entry& entry : sources_) {
@@ -103,7 +109,8 @@ void Rewards::score_with_models(std::span<const Request> requests, Parts& parts)
 std::vector<float> Rewards::sum(const Parts& parts) const {
   std::vector<double> total(parts.empty() ? 0 : parts.front().size(), 0.0);
   for (size_t i = 0; i < parts.size(); ++i) {
-    for (size_t k = 0; k < total.size(); ++k) total[k] += sources_[i].weight * static_cast<double>(parts[i][k]);
+    for (size_t k = 0; k < total.size(); ++k)
+      total[k] += sources_[i].weight * static_cast<double>(parts[i][k]);
   }
   return {total.begin(), total.end()};
 }

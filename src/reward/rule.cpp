@@ -1,4 +1,5 @@
-// Rules: exact text, number, boxed answer or regular expression against the label, with parts for format and length. No model, no process.
+// Rules: exact text, number, boxed answer or regular expression against the label, with parts for
+// format and length. No model, no process.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -14,10 +15,12 @@
 namespace trireme::reward {
 namespace {
 
-// Digits with thousands separators, decimals and exponent; a sign (U+2212 too) counts unless something it could subtract from
-// stands before.
+// Digits with thousands separators, decimals and exponent; a sign (U+2212 too) counts unless
+// something it could subtract from stands before.
 constexpr std::string_view minus_sign = "\xE2\x88\x92";
-constexpr std::string_view number_pattern = R"((?:(?<![\w)\].])[-+\x{2212}])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+\x{2212}]?\.[0-9]+)";
+constexpr std::string_view number_pattern =
+    R"((?:(?<![\w)\].])[-+\x{2212}])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+))"
+    R"((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+\x{2212}]?\.[0-9]+)";
 
 std::string_view trim(std::string_view text) {
   const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
@@ -29,7 +32,8 @@ std::string_view trim(std::string_view text) {
 // ASCII letters: the case of others depends on the language.
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
 }
 
 double parse_number(std::string_view text) {
@@ -46,7 +50,8 @@ double parse_number(std::string_view text) {
   return result.ec == std::errc() ? value : std::nan("");  // out of range: equal to nothing
 }
 
-// What stands between the braces of the last \\boxed{...}, braces inside counted; nullopt without one that is closed.
+// What stands between the braces of the last \\boxed{...}, braces inside counted; nullopt without
+// one that is closed.
 std::optional<std::string_view> last_box(std::string_view text) {
   constexpr std::string_view word = "\\boxed{";
   const size_t found = text.rfind(word);
@@ -65,15 +70,20 @@ std::optional<std::string_view> last_box(std::string_view text) {
   return std::nullopt;
 }
 
-// LaTeX without what changes nothing of an answer: spaces, dollars (of mathematics and of money), the size of brackets and fractions, a full stop
-// at the end.
+// LaTeX without what changes nothing of an answer: spaces, dollars (of mathematics and of money),
+// the size of brackets and fractions, a full stop at the end.
 std::string plain_latex(std::string_view text) {
-  constexpr std::string_view dropped[] = {"\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\ ", "\\$", "$", " ", "\n", "\t"};
+  constexpr std::string_view dropped[] = {
+      "\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\ ", "\\$", "$", " ",
+      "\n",     "\t"};
   std::string out;
   while (!text.empty()) {
-    const auto* const found = std::find_if(std::begin(dropped), std::end(dropped), [&](std::string_view word) { return text.starts_with(word); });
+    const auto* const found =
+        std::find_if(std::begin(dropped), std::end(dropped),
+                     [&](std::string_view word) { return text.starts_with(word); });
     // \leftarrow is another word than \left.
-    const bool longer = found != std::end(dropped) && found->size() > 2 && text.size() > found->size() &&
+    const bool longer = found != std::end(dropped) && found->size() > 2 &&
+                        text.size() > found->size() &&
                         std::isalpha(static_cast<unsigned char>(text[found->size()])) != 0;
     if (text.starts_with("\\\\")) {  // the end of a row: the second backslash begins nothing
       out += "\\\\";
@@ -99,17 +109,24 @@ Pattern::Case letter_case(const config::RewardSource& options) {
 class RuleSource : public Source {
  public:
   RuleSource(const config::RewardSource& options, std::string name)
-      : options_(options), name_(std::move(name)), number_(number_pattern, "number", Pattern::Case::sensitive, Pattern::Extent::part) {
+      : options_(options),
+        name_(std::move(name)),
+        number_(number_pattern, "number", Pattern::Case::sensitive, Pattern::Extent::part) {
     if (!options_.pattern.empty()) {
-      answer_.emplace(options_.pattern, "reward source " + name_ + ": pattern", letter_case(options_), Pattern::Extent::part);
+      answer_.emplace(options_.pattern, "reward source " + name_ + ": pattern",
+                      letter_case(options_), Pattern::Extent::part);
     }
     if (!options_.format_pattern.empty()) {
-      format_.emplace(options_.format_pattern, "reward source " + name_ + ": format_pattern", letter_case(options_), Pattern::Extent::whole);
+      format_.emplace(options_.format_pattern, "reward source " + name_ + ": format_pattern",
+                      letter_case(options_), Pattern::Extent::whole);
     }
-    VALIDATE(options_.rule != config::Rule::regex || answer_, ExitCode::configuration, "reward source ", name_,
+    VALIDATE(options_.rule != config::Rule::regex || answer_, ExitCode::configuration,
+             "reward source ", name_,
              ": rule = \"regex\" without a pattern: give the expression that right answers match");
-    VALIDATE(options_.length_weight == 0 || options_.length_target > 0, ExitCode::configuration, "reward source ", name_,
-             ": length_weight without length_target: give the response length in tokens from which brevity counts");
+    VALIDATE(options_.length_weight == 0 || options_.length_target > 0, ExitCode::configuration,
+             "reward source ", name_,
+             ": length_weight without length_target: give the response length in tokens from which "
+             "brevity counts");
   }
 
   const std::string& name() const override { return name_; }
@@ -134,7 +151,8 @@ class RuleSource : public Source {
         out.metrics["length_excess"].push_back(static_cast<float>(excess));
         value -= options_.length_weight * excess;
       }
-      if (answer_ || format_) out.metrics["pattern_limit"].push_back(given_up() > limits ? 1.f : 0.f);
+      if (answer_ || format_)
+        out.metrics["pattern_limit"].push_back(given_up() > limits ? 1.f : 0.f);
       out.values.push_back(static_cast<float>(value));
     }
     return out;
@@ -144,11 +162,14 @@ class RuleSource : public Source {
   bool is_right(const Request& request) const {
     if (options_.rule == config::Rule::regex) return answer_->matches(request.response);
     const std::string label = label_of(request);
-    std::optional<std::string_view> answer = answer_ ? answer_->find_last(request.response) : request.response;
+    std::optional<std::string_view> answer =
+        answer_ ? answer_->find_last(request.response) : request.response;
     if (options_.rule == config::Rule::number) {
       const auto wanted = last_number(label);
-      VALIDATE(wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label, "\" of request ", request.id,
-               " holds no number at its end (a fraction is none): correct the data, or use rule = \"exact\"");
+      VALIDATE(wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label,
+               "\" of request ", request.id,
+               " holds no number at its end (a fraction is none): correct the data, or use rule = "
+               "\"exact\"");
       if (answer) answer = last_number(*answer);
       return answer && parse_number(*answer) == parse_number(*wanted);
     }
@@ -157,14 +178,17 @@ class RuleSource : public Source {
       return answer && same_answer(*answer, last_box(label).value_or(label));
     }
     if (!answer) return false;
-    return options_.case_sensitive ? trim(*answer) == trim(label) : equal_ignoring_case(trim(*answer), trim(label));
+    return options_.case_sensitive ? trim(*answer) == trim(label)
+                                   : equal_ignoring_case(trim(*answer), trim(label));
   }
 
   // Equal as texts, or as numbers where both are nothing else.
   bool same_answer(std::string_view answer, std::string_view wanted) const {
     const std::string a = plain_latex(answer), b = plain_latex(wanted);
     if (options_.case_sensitive ? a == b : equal_ignoring_case(a, b)) return true;
-    const auto is_number = [this](const std::string& text) { return number_.find_last(text) == std::optional<std::string_view>(text); };
+    const auto is_number = [this](const std::string& text) {
+      return number_.find_last(text) == std::optional<std::string_view>(text);
+    };
     return is_number(a) && is_number(b) && parse_number(a) == parse_number(b);
   }
 
@@ -172,7 +196,8 @@ class RuleSource : public Source {
   std::optional<std::string_view> last_number(std::string_view text) const {
     const auto found = number_.find_last(text);
     const auto at = found ? static_cast<size_t>(found->data() - text.data()) : 0;
-    const bool denominator = at >= 2 && text[at - 1] == '/' && std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
+    const bool denominator = at >= 2 && text[at - 1] == '/' &&
+                             std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
     return denominator ? std::nullopt : found;
   }
 
@@ -181,8 +206,9 @@ class RuleSource : public Source {
     if (!options_.label_key.empty()) {
       const auto extra = nlohmann::json::parse(request.extra, nullptr, false);
       const auto found = extra.is_object() ? extra.find(options_.label_key) : extra.end();
-      VALIDATE(extra.is_object() && found != extra.end() && !found->is_null(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
-               " has no column \"", options_.label_key, "\" (label_key): correct the key or the data");
+      VALIDATE(extra.is_object() && found != extra.end() && !found->is_null(), ExitCode::bad_data,
+               "reward source ", name_, ": request ", request.id, " has no column \"",
+               options_.label_key, "\" (label_key): correct the key or the data");
       label = found->is_string() ? found->get<std::string>() : found->dump();
     }
     VALIDATE(!label.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
@@ -190,10 +216,13 @@ class RuleSource : public Source {
     return label;
   }
 
-  int64_t given_up() const { return (answer_ ? answer_->given_up() : 0) + (format_ ? format_->given_up() : 0); }
+  int64_t given_up() const {
+    return (answer_ ? answer_->given_up() : 0) + (format_ ? format_->given_up() : 0);
+  }
 
   double length_excess(const Request& request) const {
-    const double tokens = static_cast<double>(request.ids.size()) - static_cast<double>(request.prompt_len);
+    const double tokens =
+        static_cast<double>(request.ids.size()) - static_cast<double>(request.prompt_len);
     return std::max(0.0, tokens / static_cast<double>(options_.length_target) - 1);
   }
 

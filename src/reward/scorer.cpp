@@ -12,15 +12,23 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
-#include "trireme/reward/reward.hpp"
 #include "trireme/reward/model_source.hpp"
+#include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::reward {
 
-Scorer::Scorer(const config::Options& options, const ModelRanks& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
-             const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop)
-    : options_(options), model_ranks_(ranks), ranks_(ranks.all), rings_(std::move(rings)), tokenizer_(tokenizer), device_(device), part_names_(source_names(options)) {
+Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
+               std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+               const std::filesystem::path& log_folder, at::Device device,
+               std::function<bool()> stop)
+    : options_(options),
+      model_ranks_(ranks),
+      ranks_(ranks.all),
+      rings_(std::move(rings)),
+      tokenizer_(tokenizer),
+      device_(device),
+      part_names_(source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
@@ -28,12 +36,12 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks, std::sha
     const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
       made_[i] = make_plugin(sources[i], name,
-                                    {.retries = options.reward.retries,
-                                     .outage = options.reward.outage,
-                                     .log_dir = log_folder,
-                                     .rank = ranks_.rank(),
-                                     .stop = stop,
-                                     .fault = options.fault.plugin_fault});
+                             {.retries = options.reward.retries,
+                              .outage = options.reward.outage,
+                              .log_dir = log_folder,
+                              .rank = ranks_.rank(),
+                              .stop = stop,
+                              .fault = options.fault.plugin_fault});
     }
   }
 }
@@ -41,19 +49,20 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks, std::sha
 void Scorer::make_sources() {
   const auto& sources = options_.reward.source;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule(sources[i], part_names_[i]);
+    if (sources[i].kind == config::RewardKind::rule)
+      made_[i] = make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {
       made_[i] = make_model(sources[i], part_names_[i],
-                                   {.ranks = model_ranks_,
-                                    .device = device_,
-                                    .dtype = options_.model.compute(),
-                                    .normalize = options_.reward.normalize_enable,
-                                    .max_len = options_.max_len(),
-                                    .batch_tokens = options_.rollout_micro_batch_tokens(),
-                                    .policy_tokenizer = options_.tokenizer_path(),
-                                    .node_weights = options_.train.node_weights,
-                                    .rings = rings_,
-                                    .between = [this] { between_(); }});
+                            {.ranks = model_ranks_,
+                             .device = device_,
+                             .dtype = options_.model.compute(),
+                             .normalize = options_.reward.normalize_enable,
+                             .max_len = options_.max_len(),
+                             .batch_tokens = options_.rollout_micro_batch_tokens(),
+                             .policy_tokenizer = options_.tokenizer_path(),
+                             .node_weights = options_.train.node_weights,
+                             .rings = rings_,
+                             .between = [this] { between_(); }});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
   }
@@ -84,7 +93,8 @@ std::vector<std::pair<std::string, zero::MemoryUse>> Scorer::memory() const {
   return out;
 }
 
-std::vector<Request> Scorer::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
+std::vector<Request> Scorer::requests(const Samples& samples, const data::PromptSet& prompts,
+                                      int64_t iteration) const {
   std::vector<Request> requests;
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
@@ -93,7 +103,8 @@ std::vector<Request> Scorer::requests(const Samples& samples, const data::Prompt
     Request request;
     request.id = samples.id[s];
     request.prompt = prompt.prompt;
-    request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])), text::Skip::special);
+    request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])),
+                                         text::Skip::special);
     if (!prompt.messages.empty()) request.messages = data::messages_json(prompt.messages);
     request.label = prompt.label;
     request.extra = prompt.extra;
@@ -110,17 +121,22 @@ void Scorer::ask(const Samples& samples, const data::PromptSet& prompts, int64_t
   if (rewards_.takes_time()) rewards_.ask(requests(samples, prompts, iteration));
 }
 
-bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts, int64_t iteration) {
+bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts,
+                           int64_t iteration) {
   const trace::Region region{"reward sources"};
-  auto scores = rewards_.score_locally(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
+  auto scores = rewards_.score_locally(requests(samples, prompts, iteration),
+                                       [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
   if (!scores) return false;
   samples.reward_parts = std::move(scores->parts);
-  if (options_.reward.outage == config::PluginOutage::skip) skip_groups(samples, skipped, scores->missing, iteration);
+  if (options_.reward.outage == config::PluginOutage::skip)
+    skip_groups(samples, skipped, scores->missing, iteration);
   return true;
 }
 
-// Estimators compare the samples of a prompt, which may lie on several ranks: a prompt is left out as a whole.
-void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration) {
+// Estimators compare the samples of a prompt, which may lie on several ranks: a prompt is left out
+// as a whole.
+void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing,
+                         int64_t iteration) {
   std::vector<uint64_t> mine;
   for (size_t i = 0; i < missing.size(); ++i) {
     if (missing[i]) mine.push_back(group_of(samples.id[i]));
@@ -135,12 +151,15 @@ void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<u
   skipped.append(samples.select(left_out));
   for (const int64_t i : left_out) found_.erase(samples.id[static_cast<size_t>(i)]);
   samples = samples.select(kept);
-  VALIDATE(ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration, ": the reward plugins answered for none of the ",
-           groups.size(), " prompts, so nothing is left to learn from (reward.outage = \"skip\"): mend the plugin (its messages are in logs/plugin-*.log), ",
+  VALIDATE(ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration,
+           ": the reward plugins answered for none of the ", groups.size(),
+           " prompts, so nothing is left to learn from (reward.outage = \"skip\"): mend the plugin "
+           "(its messages are in logs/plugin-*.log), ",
            "or let the run wait for it with reward.outage = \"wait\"");
   if (ranks_.rank() != 0) return;
   skipped_groups_ += std::ssize(groups);
-  log::warning(base::text("iteration ", iteration, ": prompts left out: ", groups.size(), ", for want of a plugin's answer (reward.outage = \"skip\")"));
+  log::warning(base::text("iteration ", iteration, ": prompts left out: ", groups.size(),
+                          ", for want of a plugin's answer (reward.outage = \"skip\")"));
 }
 
 PluginCounters Scorer::take_plugin_counters() {
@@ -150,20 +169,23 @@ PluginCounters Scorer::take_plugin_counters() {
 }
 
 void Scorer::refer(const Samples& samples) {
-  const Samples all = learn::Exchange(ranks_).share_out(samples, [this](Samples& part) {  // models compute on tokens, which are even then
-    const trace::Region region{"reference log-probs"};
-    const at::Tensor log_probs = learn::action_log_probs(*reference_, part, ranks_, options_.rollout_micro_batch_tokens(),
-                                                         learn::scoring_temperature(options_), device_, between_);
-    const float* first = log_probs.const_data_ptr<float>();
-    part.ref_log_probs.assign(first, first + part.tokens());
-  });
+  const Samples all = learn::Exchange(ranks_).share_out(
+      samples, [this](Samples& part) {  // models compute on tokens, which are even then
+        const trace::Region region{"reference log-probs"};
+        const at::Tensor log_probs = learn::action_log_probs(
+            *reference_, part, ranks_, options_.rollout_micro_batch_tokens(),
+            learn::scoring_temperature(options_), device_, between_);
+        const float* first = log_probs.const_data_ptr<float>();
+        part.ref_log_probs.assign(first, first + part.tokens());
+      });
   for (int64_t i = 0; i < all.size(); ++i) {
     const auto first = all.ref_log_probs.begin() + all.begin(i);
     found_[all.id[static_cast<size_t>(i)]].ref_log_probs.assign(first, first + all.length(i));
   }
 }
 
-void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts,
+                               int64_t iteration) {
   if (reference_) {
     std::vector<int64_t> others;
     for (int64_t i = 0; i < samples.size(); ++i) {
@@ -178,28 +200,34 @@ void Scorer::score_with_models(const Samples& samples, const data::PromptSet& pr
   });
   for (int64_t i = 0; i < all.size(); ++i) {
     Found& found = found_[all.id[static_cast<size_t>(i)]];
-    for (const auto& rewards : all.reward_parts) found.parts.push_back(rewards.empty() ? 0 : rewards[static_cast<size_t>(i)]);
+    for (const auto& rewards : all.reward_parts)
+      found.parts.push_back(rewards.empty() ? 0 : rewards[static_cast<size_t>(i)]);
   }
 }
 
 void Scorer::fill_in(Samples& samples) {
   for (int64_t i = 0; i < samples.size() && (reference_ || rewards_.has_models()); ++i) {
     const auto place = found_.find(samples.id[static_cast<size_t>(i)]);
-    VALIDATE(place != found_.end(), ExitCode::internal, "no model has had sequence ", samples.id[static_cast<size_t>(i)]);
+    VALIDATE(place != found_.end(), ExitCode::internal, "no model has had sequence ",
+             samples.id[static_cast<size_t>(i)]);
     const Found found = std::move(place->second);
     found_.erase(place);
     for (size_t part = 0; part < found.parts.size(); ++part) {
-      if (rewards_.source(part).collective()) samples.reward_parts[part][static_cast<size_t>(i)] = found.parts[part];
+      if (rewards_.source(part).collective())
+        samples.reward_parts[part][static_cast<size_t>(i)] = found.parts[part];
     }
-    samples.ref_log_probs.insert(samples.ref_log_probs.end(), found.ref_log_probs.begin(), found.ref_log_probs.end());
+    samples.ref_log_probs.insert(samples.ref_log_probs.end(), found.ref_log_probs.begin(),
+                                 found.ref_log_probs.end());
   }
   samples.reward = rewards_.sum(samples.reward_parts);
 }
 
-void add_plugin_metrics(const comm::CommView& world, Scorer* scorer, report::IterationMetrics& metrics) {
+void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,
+                        report::IterationMetrics& metrics) {
   PluginCounters all;
   double longest = 0;
-  for (const auto& one : world.gather_values(scorer ? scorer->take_plugin_counters() : PluginCounters{})) {
+  for (const auto& one :
+       world.gather_values(scorer ? scorer->take_plugin_counters() : PluginCounters{})) {
     all += one;
     longest = std::max(longest, one.wait_seconds);
   }

@@ -10,10 +10,12 @@
 
 namespace trireme::rollout {
 
-EarlyStop::EarlyStop(const comm::Roles& roles, const comm::MailLimits& limits) : roles_(roles), mail_(roles.world, "early stop", limits) {}
+EarlyStop::EarlyStop(const comm::Roles& roles, const comm::MailLimits& limits)
+    : roles_(roles), mail_(roles.world, "early stop", limits) {}
 
 void EarlyStop::begin(const Round& round) {
-  EXPECT(round.due <= round.wanted && round.wanted <= std::ssize(round.groups) && std::ranges::is_sorted(round.groups));
+  EXPECT(round.due <= round.wanted && round.wanted <= std::ssize(round.groups) &&
+         std::ranges::is_sorted(round.groups));
   round_ = round;
 }
 
@@ -74,7 +76,8 @@ void EarlyStop::shorten() {
   const int64_t longest = std::max(of_due, *last);
   if (longest >= longest_) return;
   longest_ = longest;
-  for (const int rank : roles_.map.generator) mail_.post(rank, {.kind = Kind::longest, .tokens = longest});
+  for (const int rank : roles_.map.generator)
+    mail_.post(rank, {.kind = Kind::longest, .tokens = longest});
 }
 
 void EarlyStop::decide(bool stop) {
@@ -101,7 +104,8 @@ bool EarlyStop::poll(bool stop) {
     decide(stop);
     receive();
   }
-  return !chosen_.empty() && !mail_.congested();  // the others wait for it here, and this rank may not come back before they have it
+  return !chosen_.empty() && !mail_.congested();  // the others wait for it here, and this rank may
+                                                  // not come back before they have it
 }
 
 EarlyStop::Chosen EarlyStop::take() {
@@ -123,7 +127,8 @@ Samples without(const std::vector<uint64_t>& groups, const Samples& samples) {
   if (groups.empty()) return samples;
   Samples rest;
   for (int64_t i = 0; i < samples.size(); ++i) {
-    if (!std::ranges::binary_search(groups, group_of(samples.id[static_cast<size_t>(i)]))) rest.append(samples, i);
+    if (!std::ranges::binary_search(groups, group_of(samples.id[static_cast<size_t>(i)])))
+      rest.append(samples, i);
   }
   return rest;
 }

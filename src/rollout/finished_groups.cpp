@@ -5,8 +5,11 @@
 
 namespace trireme::rollout {
 
-FinishedGroups::FinishedGroups(const comm::Roles& roles, const comm::MailLimits& limits, int64_t wanted)
-    : roles_(roles), wanted_(static_cast<size_t>(wanted)), mail_(roles.world, "finished groups", limits) {}
+FinishedGroups::FinishedGroups(const comm::Roles& roles, const comm::MailLimits& limits,
+                               int64_t wanted)
+    : roles_(roles),
+      wanted_(static_cast<size_t>(wanted)),
+      mail_(roles.world, "finished groups", limits) {}
 
 void FinishedGroups::finished(uint64_t group) {
   const auto here = unfinished_.find(group);
@@ -49,7 +52,9 @@ bool FinishedGroups::poll(bool stop) {
   receive();
   if (decides() && !decided_) decide(stop);
   receive();
-  return !chosen_.empty() && !(decides() && mail_.congested());  // the others wait for it here, and this rank may not come back before they have it
+  return !chosen_.empty() &&
+         !(decides() && mail_.congested());  // the others wait for it here, and this rank may not
+                                             // come back before they have it
 }
 
 FinishedGroups::Chosen FinishedGroups::take() {

@@ -5,8 +5,10 @@
 
 namespace trireme::rollout {
 
-void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
-  const auto all = world.all_gather<GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots,
+                            report::IterationMetrics& metrics) {
+  const auto all =
+      world.all_gather<GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
   GeneratorWork sum, most;
   double rate = 0;
   for (const GeneratorWork& one : all) {
@@ -25,15 +27,19 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
   if (sum.tokens == 0) return;
   const auto replicas = static_cast<double>(all.size());
   const auto tokens = static_cast<double>(sum.tokens);
-  metrics.generation["occupancy"] = static_cast<double>(sum.tokens - sum.accepted_tokens) / (static_cast<double>(most.steps * slots) * replicas);
+  metrics.generation["occupancy"] = static_cast<double>(sum.tokens - sum.accepted_tokens) /
+                                    (static_cast<double>(most.steps * slots) * replicas);
   metrics.generation["busiest_replica"] = static_cast<double>(most.tokens) * replicas / tokens;
   metrics.generation["steps"] = static_cast<double>(most.steps);
   metrics.generation["tokens"] = tokens;
   metrics.generation["tokens_per_second"] = rate;
   metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
-  if (sum.page_room > 0) metrics.generation["unused_cache"] = static_cast<double>(sum.page_room_unused) / static_cast<double>(sum.page_room);
-  if (sum.dropped_tokens > 0) metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
+  if (sum.page_room > 0)
+    metrics.generation["unused_cache"] =
+        static_cast<double>(sum.page_room_unused) / static_cast<double>(sum.page_room);
+  if (sum.dropped_tokens > 0)
+    metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
   if (sum.proposed_tokens == 0) return;
   metrics.generation["proposed_tokens"] = static_cast<double>(sum.proposed_tokens);
   metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);

@@ -19,7 +19,8 @@
 namespace trireme::rollout {
 namespace {
 
-generate::EngineOptions engine_options(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
+generate::EngineOptions engine_options(const config::Options& options, const comm::Roles& roles,
+                                       const model::ModelSpec& spec,
                                        const machine::Threads& threads, int64_t kv_memory) {
   generate::EngineOptions engine;
   engine.page_size = options.generate.page_size;
@@ -37,23 +38,29 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
       plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
-                           config::bytes_per_element(options.model.compute()), options.generate.max_batch, options.max_len(), kv_memory);
+                           config::bytes_per_element(options.model.compute()),
+                           options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
 
-generate::GeneratorWeights make_weights(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device,
+generate::GeneratorWeights make_weights(const config::Options& options, const comm::Roles& roles,
+                                        const model::ModelSpec& spec, at::Device device,
                                         const std::vector<const std::byte*>& shared) {
   const auto type = options.model.compute();
-  auto weights = shared.empty() ? generate::GeneratorWeights(spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(),
-                                                             kernels::on_host(device) ? generate::Place::host : generate::Place::device)
-                                : generate::GeneratorWeights::aliasing(spec, type);
+  auto weights =
+      shared.empty()
+          ? generate::GeneratorWeights(
+                spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(),
+                kernels::on_host(device) ? generate::Place::host : generate::Place::device)
+          : generate::GeneratorWeights::aliasing(spec, type);
   if (!shared.empty()) weights.alias(shared);
   if (options.generate.weights == config::RolloutWeights::int8) weights.add_int8(spec);
   return weights;
 }
 
 // `truncated`: by top-p or top-k.
-Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row, bool truncated, int64_t max_len) {
+Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row,
+                    bool truncated, int64_t max_len) {
   const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
     values.insert(values.begin(), prompt.ids.size(), {});
     return values;
@@ -63,7 +70,8 @@ Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, i
   sequence.prompt_row = row;
   sequence.ids.assign(prompt.ids.begin(), prompt.ids.end());
   sequence.ids.insert(sequence.ids.end(), result.output_ids.begin(), result.output_ids.end());
-  sequence.action_ranges = {{static_cast<int64_t>(prompt.ids.size()), static_cast<int64_t>(sequence.ids.size())}};
+  sequence.action_ranges = {
+      {static_cast<int64_t>(prompt.ids.size()), static_cast<int64_t>(sequence.ids.size())}};
   sequence.log_probs = behind_prompt(std::move(result.log_probs));
   if (truncated) sequence.sample_log_probs = behind_prompt(std::move(result.sample_log_probs));
   sequence.versions = behind_prompt(std::move(result.versions));
@@ -79,23 +87,29 @@ constexpr int64_t steps_between_messages = 16;
 }  // namespace
 
 uint64_t PromptBatch::group(size_t p) const {
-  return groups.empty() ? group_of(request_id(iteration, first_ordinal + static_cast<int64_t>(p), 0)) : groups[p];
+  return groups.empty()
+             ? group_of(request_id(iteration, first_ordinal + static_cast<int64_t>(p), 0))
+             : groups[p];
 }
 
 int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   int64_t tokens = 0;
-  for (int64_t row = 0; row < prompts.size(); ++row) tokens += static_cast<int64_t>(prompts[row].ids.size());
+  for (int64_t row = 0; row < prompts.size(); ++row)
+    tokens += static_cast<int64_t>(prompts[row].ids.size());
   return tokens / std::max<int64_t>(prompts.size(), 1);
 }
 
-Generator::Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
-                     const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared)
+Generator::Generator(const config::Options& options, const comm::Roles& roles,
+                     const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
+                     at::Device device, machine::Threads threads,
+                     const std::vector<const std::byte*>& shared)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
-      stops_(text::stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
-                      spec.shape.vocab, "rollout.stop_token_ids")),
-      biases_(text::token_biases(tokenizer, options.rollout.logit_bias, spec.shape.vocab, "rollout.logit_bias")),
+      stops_(text::stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids,
+                            options.rollout.stop, spec.shape.vocab, "rollout.stop_token_ids")),
+      biases_(text::token_biases(tokenizer, options.rollout.logit_bias, spec.shape.vocab,
+                                 "rollout.logit_bias")),
       spec_(spec),
       threads_(std::move(threads)),
       weights_(make_weights(options, roles, spec, device, shared)) {}
@@ -103,7 +117,8 @@ Generator::Generator(const config::Options& options, const comm::Roles& roles, c
 void Generator::start(int64_t kv_memory) {
   const auto engine = engine_options(options_, roles_, spec_, threads_, kv_memory);
   kv_bytes_ = engine.kv_bytes;
-  engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine, roles_.generators.along(comm::Axis::tensor));
+  engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine,
+                                               roles_.generators.along(comm::Axis::tensor));
 }
 
 GeneratorMemory Generator::memory() const {
@@ -113,9 +128,16 @@ GeneratorMemory Generator::memory() const {
 
 GeneratorWork Generator::take_work() {
   const auto& counters = engine_->counters();
-  const GeneratorWork all{counters.steps,           counters.generated_tokens, counters.preemptions,    counters.shared_tokens,
-                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens, dropped_,
-                          counters.page_room,       counters.page_room_unused};
+  const GeneratorWork all{counters.steps,
+                          counters.generated_tokens,
+                          counters.preemptions,
+                          counters.shared_tokens,
+                          stepping_,
+                          counters.proposed_tokens,
+                          counters.accepted_tokens,
+                          dropped_,
+                          counters.page_room,
+                          counters.page_room_unused};
   const GeneratorWork before = std::exchange(reported_, all);
   return {all.steps - before.steps,
           all.tokens - before.tokens,
@@ -129,7 +151,8 @@ GeneratorWork Generator::take_work() {
           all.page_room_unused - before.page_room_unused};
 }
 
-generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {
+generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id,
+                                          const SamplingPlan& plan) const {
   generate::Request request;
   request.id = id;
   request.prompt = prompt.ids;
@@ -150,20 +173,27 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
 Pace Generator::agree(Pace mine, int64_t step) const {
   if (roles_.tensor_parallel() == 1) return mine;
   if (step % steps_between_messages != 0) return Pace::go;
-  return static_cast<Pace>(roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
+  return static_cast<Pace>(
+      roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
 }
 
-void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request) {
+void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t number,
+                       generate::Request request) {
   const generate::SamplingParams& sampling = request.sampling;
-  const bool truncated = sampling.temperature > 0 && kernels::Truncation{sampling.top_p, sampling.top_k}.active(spec_.shape.vocab);
-  // A checkpoint of a run that did not truncate yet: what is written was drawn from the full distribution.
-  if (truncated && request.begun.sample_log_probs.empty()) request.begun.sample_log_probs = request.begun.log_probs;
+  const bool truncated =
+      sampling.temperature > 0 &&
+      kernels::Truncation{sampling.top_p, sampling.top_k}.active(spec_.shape.vocab);
+  // A checkpoint of a run that did not truncate yet: what is written was drawn from the full
+  // distribution.
+  if (truncated && request.begun.sample_log_probs.empty())
+    request.begun.sample_log_probs = request.begun.log_probs;
   writing_.emplace(request.id, Writing{&prompts, row, number, truncated});
   ++unfinished_[number];
   engine_->submit(std::move(request));
 }
 
-void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, std::span<const size_t> mine) {
+void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch,
+                      const SamplingPlan& plan, std::span<const size_t> mine) {
   for (const size_t p : mine) {
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
@@ -173,18 +203,23 @@ void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, 
   }
 }
 
-void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan) {
+void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
+                      const SamplingPlan& plan) {
   for (int64_t i = 0; i < unfinished.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     const int64_t row = unfinished.prompt_row[s];
     generate::Request request = make_request(prompts[row], unfinished.id[s], plan);
-    const auto first = unfinished.begin(i) + unfinished.prompt_len[s], last = unfinished.begin(i) + unfinished.length(i);
+    const auto first = unfinished.begin(i) + unfinished.prompt_len[s],
+               last = unfinished.begin(i) + unfinished.length(i);
     request.begun.output_ids.assign(unfinished.ids.begin() + first, unfinished.ids.begin() + last);
-    request.begun.log_probs.assign(unfinished.log_probs.begin() + first, unfinished.log_probs.begin() + last);
+    request.begun.log_probs.assign(unfinished.log_probs.begin() + first,
+                                   unfinished.log_probs.begin() + last);
     if (!unfinished.sample_log_probs.empty()) {
-      request.begun.sample_log_probs.assign(unfinished.sample_log_probs.begin() + first, unfinished.sample_log_probs.begin() + last);
+      request.begun.sample_log_probs.assign(unfinished.sample_log_probs.begin() + first,
+                                            unfinished.sample_log_probs.begin() + last);
     }
-    request.begun.versions.assign(unfinished.version.begin() + first, unfinished.version.begin() + last);
+    request.begun.versions.assign(unfinished.version.begin() + first,
+                                  unfinished.version.begin() + last);
     submit(prompts, row, number, std::move(request));
   }
 }
@@ -197,7 +232,9 @@ void Generator::step(const RolloutHooks& hooks) {
   stepping_ += watch.seconds();
   running_.set(engine_->counters().running);
   waiting_.set(engine_->unfinished() - engine_->counters().running);
-  const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
+  const auto count = [&](trace::Name name, int64_t generate::EngineCounters::*which) {
+    trace::count(name, engine_->counters().*which - before.*which);
+  };
   count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
   count("tokens_decoded", &generate::EngineCounters::decode_tokens);
   count("tokens_kept_from_older_weights", &generate::EngineCounters::old_tokens);
@@ -215,7 +252,9 @@ void Generator::step(const RolloutHooks& hooks) {
   for (generate::Result& result : output.finished) {
     const Writing writing = take_out(result.id);
     if (!roles_.leads_replica()) continue;
-    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, writing.truncated, options_.max_len()), writing.number);
+    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
+                              writing.truncated, options_.max_len()),
+                  writing.number);
   }
 }
 
@@ -230,7 +269,9 @@ void Generator::leave_longer(const RolloutHooks& hooks, int64_t step) {
   if (!hooks.longest) return;
   int64_t longest = hooks.longest();
   if (roles_.tensor_parallel() > 1) {
-    longest = step % steps_between_messages == 0 ? roles_.generators.along(comm::Axis::tensor).min(longest) : any_length;
+    longest = step % steps_between_messages == 0
+                  ? roles_.generators.along(comm::Axis::tensor).min(longest)
+                  : any_length;
   }
   if (longest == any_length) return;
   std::set<uint64_t> groups;
@@ -283,7 +324,8 @@ Samples Generator::standing(int64_t number) const {
     result.finish_reason = FinishReason::unfinished;
     const Writing& writing = writing_.at(result.id);
     if (writing.number != number) continue;
-    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, writing.truncated, options_.max_len()));
+    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
+                               writing.truncated, options_.max_len()));
   }
   return samples;
 }

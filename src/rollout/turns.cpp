@@ -2,7 +2,8 @@
 
 namespace trireme::rollout {
 
-Turns::Turns(const comm::CommView& ranks, const std::string& name) : leads_(ranks.rank() == 0), others_(ranks.size() - 1) {
+Turns::Turns(const comm::CommView& ranks, const std::string& name)
+    : leads_(ranks.rank() == 0), others_(ranks.size() - 1) {
   if (others_ > 0) mail_.emplace(ranks, name, comm::MailLimits{});
 }
 
@@ -12,7 +13,8 @@ void Turns::announce() {
   announced_ = true;
 }
 
-// Nobody waits in a step for a rank that is still at something else, which may need what this one has: hence the announcements.
+// Nobody waits in a step for a rank that is still at something else, which may need what this one
+// has: hence the announcements.
 bool Turns::next(bool wanted) {
   if (others_ == 0) return wanted;
   if (leads_) {

@@ -11,11 +11,13 @@ namespace trireme::text {
 
 namespace {
 
-// Rust's `\w`: Alphabetic, marks, decimal digits, connector punctuation, Join_Control. utf8proc has no property
-// Alphabetic; outside the categories below it only adds the circled letters.
+// Rust's `\w`: Alphabetic, marks, decimal digits, connector punctuation, Join_Control. utf8proc has
+// no property Alphabetic; outside the categories below it only adds the circled letters.
 bool is_word(char32_t c) {
   if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9)) return true;
-  if ((c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) return true;
+  if ((c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+      (c >= 0x1F170 && c <= 0x1F189))
+    return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -27,14 +29,14 @@ bool is_word(char32_t c) {
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return false;
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return false;
   }
 }
 
-bool starts_with_word(std::string_view text) { return !text.empty() && is_word(utf8_step(text).character); }
+bool starts_with_word(std::string_view text) {
+  return !text.empty() && is_word(utf8_step(text).character);
+}
 
 bool ends_with_word(std::string_view text) {
   if (text.empty()) return false;
@@ -49,7 +51,8 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view content) {
   EXPECT(!content.empty());
   uint32_t node = 0;
   for (const char byte : content) {
-    const auto [child, fresh] = children_.emplace(edge(node, byte), static_cast<uint32_t>(token_of_.size()));
+    const auto [child, fresh] =
+        children_.emplace(edge(node, byte), static_cast<uint32_t>(token_of_.size()));
     if (fresh) token_of_.push_back(-1);
     node = child->second;
   }
@@ -75,7 +78,8 @@ std::vector<Piece> AddedTokenFinder::split(std::string_view text) const {
   std::vector<Piece> pieces;
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
-    const Match match = starts_[static_cast<uint8_t>(text[at])] ? longest_at(text.substr(at)) : Match{};
+    const Match match =
+        starts_[static_cast<uint8_t>(text[at])] ? longest_at(text.substr(at)) : Match{};
     if (match.length == 0) {
       ++at;
       continue;
@@ -84,8 +88,11 @@ std::vector<Piece> AddedTokenFinder::split(std::string_view text) const {
     size_t start = at;
     size_t stop = at + match.length;
     at = stop;
-    if (token.single_word && (ends_with_word(text.substr(0, start)) || starts_with_word(text.substr(stop)))) continue;
-    if (token.lstrip) start = std::max(start - trailing_space(text.substr(0, start), is_white_space), done);
+    if (token.single_word &&
+        (ends_with_word(text.substr(0, start)) || starts_with_word(text.substr(stop))))
+      continue;
+    if (token.lstrip)
+      start = std::max(start - trailing_space(text.substr(0, start), is_white_space), done);
     if (token.rstrip) stop += leading_space(text.substr(stop), is_white_space);
     if (stop <= start) continue;  // white space that an earlier token's rstrip has taken
     if (done < start) pieces.push_back({-1, text.substr(done, start - done)});

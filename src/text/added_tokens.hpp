@@ -28,8 +28,8 @@ struct Piece {
   std::string_view text;
 };
 
-// Finds added tokens, leftmost first and of those the longest. Matches do not overlap, but the white space that a token
-// takes with it may reach into the next one, as in HF.
+// Finds added tokens, leftmost first and of those the longest. Matches do not overlap, but the
+// white space that a token takes with it may reach into the next one, as in HF.
 class AddedTokenFinder {
  public:
   // `content` is what is searched: the token's own text or its normalised form; not empty.
@@ -43,12 +43,15 @@ class AddedTokenFinder {
     size_t token = 0;   // index into tokens_
   };
   Match longest_at(std::string_view text) const;
-  static uint64_t edge(uint32_t node, char byte) { return uint64_t{node} << 8 | static_cast<uint8_t>(byte); }
+  static uint64_t edge(uint32_t node, char byte) {
+    return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
+  }
 
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> starts_{};                  // bytes that some token starts with
-  std::unordered_map<uint64_t, uint32_t> children_;  // (node, byte) -> node of the trie; 0 is its root
-  std::vector<int64_t> token_of_{-1};               // node -> index into tokens_; -1 = none ends here
+  std::array<bool, 256> starts_{};  // bytes that some token starts with
+  std::unordered_map<uint64_t, uint32_t>
+      children_;                       // (node, byte) -> node of the trie; 0 is its root
+  std::vector<int64_t> token_of_{-1};  // node -> index into tokens_; -1 = none ends here
 };
 
 }  // namespace trireme::text

@@ -14,7 +14,8 @@ constexpr size_t largest_cache = 65536;
 
 }  // namespace
 
-Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges) : byte_ids_(byte_ids) {
+Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges)
+    : byte_ids_(byte_ids) {
   const size_t capacity = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
   table_.resize(capacity);
   shift_ = 64 - std::countr_zero(capacity);
@@ -24,8 +25,10 @@ Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges
 
 void Bpe::insert(uint64_t pair, uint32_t rank, TokenId joined) {
   size_t slot = slot_of(pair);
-  while (table_[slot].pair != empty && table_[slot].pair != pair) slot = (slot + 1) & (table_.size() - 1);
-  table_[slot] = {pair, rank, joined};  // of a pair that is listed twice the last rank counts, as in HF
+  while (table_[slot].pair != empty && table_[slot].pair != pair)
+    slot = (slot + 1) & (table_.size() - 1);
+  table_[slot] = {pair, rank,
+                  joined};  // of a pair that is listed twice the last rank counts, as in HF
 }
 
 const Bpe::Entry* Bpe::find(TokenId left, TokenId right) const {
@@ -76,7 +79,8 @@ void Bpe::merge(Scratch& scratch) const {
     if (!left.alive || left.next < 0) continue;
     auto& right = symbols[static_cast<size_t>(left.next)];
     const Entry* entry = find(left.id, right.id);
-    if (entry == nullptr || entry->joined != best.joined) continue;  // one of the two has been merged meanwhile
+    if (entry == nullptr || entry->joined != best.joined)
+      continue;  // one of the two has been merged meanwhile
     left.id = best.joined;
     left.next = right.next;
     right.alive = false;
@@ -98,7 +102,8 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& 
     out.insert(out.end(), first, first + found->second.second);
     return;
   }
-  VALIDATE(word.size() < size_t{1} << 31, ExitCode::bad_data, "a word of ", word.size(), " bytes is too long: split the text");
+  VALIDATE(word.size() < size_t{1} << 31, ExitCode::bad_data, "a word of ", word.size(),
+           " bytes is too long: split the text");
   start(word, scratch);
   merge(scratch);
   const size_t start = out.size();
@@ -106,8 +111,10 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& 
     if (symbol.alive) out.push_back(symbol.id);
   }
   if (word.size() <= longest_cached_word && scratch.cache.size() < largest_cache) {
-    scratch.cache.emplace(word, std::pair(static_cast<uint32_t>(scratch.cached_ids.size()), static_cast<uint32_t>(out.size() - start)));
-    scratch.cached_ids.insert(scratch.cached_ids.end(), out.begin() + static_cast<int64_t>(start), out.end());
+    scratch.cache.emplace(word, std::pair(static_cast<uint32_t>(scratch.cached_ids.size()),
+                                          static_cast<uint32_t>(out.size() - start)));
+    scratch.cached_ids.insert(scratch.cached_ids.end(), out.begin() + static_cast<int64_t>(start),
+                              out.end());
   }
 }
 

@@ -1,4 +1,5 @@
-// Byte-pair encoding of one word: the algorithm of HF's `word.rs`, with a heap over (rank, position).
+// Byte-pair encoding of one word: the algorithm of HF's `word.rs`, with a heap over (rank,
+// position).
 #pragma once
 
 #include <array>
@@ -31,9 +32,11 @@ class Bpe {
   // Working memory of one encode call.
   struct Scratch;
 
-  // `byte_ids[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some control characters).
+  // `byte_ids[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some
+  // control characters).
   Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges);
-  // What stands for such a byte; without it the byte is dropped, as in HF. `fuse`: one for several in a row.
+  // What stands for such a byte; without it the byte is dropped, as in HF. `fuse`: one for several
+  // in a row.
   void set_unknown(TokenId id, bool fuse) {
     unknown_ = id;
     fuse_unknown_ = fuse;

@@ -35,7 +35,9 @@ constexpr Alphabet alphabet = make_alphabet();
 
 char32_t byte_to_char(uint8_t byte) { return alphabet.characters[byte]; }
 
-int char_to_byte(char32_t character) { return character < alphabet.bytes.size() ? alphabet.bytes[character] : -1; }
+int char_to_byte(char32_t character) {
+  return character < alphabet.bytes.size() ? alphabet.bytes[character] : -1;
+}
 
 bool token_to_bytes(std::string_view token, std::string& bytes) {
   bytes.clear();

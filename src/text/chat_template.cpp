@@ -33,7 +33,8 @@ jinja::Value message_value(const Message& message) {
   members.emplace_back("content", message.content);
   if (message.extra.empty()) return jinja::Value::dict(std::move(members));
   const OrderedJson extra = parse_record(message.extra, {"a message's other fields", 1});
-  for (const auto& [key, value] : extra.items()) members.emplace_back(key, jinja::Value::from_json(value));
+  for (const auto& [key, value] : extra.items())
+    members.emplace_back(key, jinja::Value::from_json(value));
   return jinja::Value::dict(std::move(members));
 }
 
@@ -45,11 +46,13 @@ struct ChatTemplate::Program {
 };
 
 ChatTemplate::ChatTemplate(const std::string& text, std::string source) {
-  VALIDATE(text.size() <= longest_template, ExitCode::bad_data, source, ": a chat template of ", text.size(), " bytes (the limit is ",
-           longest_template, "): the file is damaged or not what it claims to be");
+  VALIDATE(text.size() <= longest_template, ExitCode::bad_data, source, ": a chat template of ",
+           text.size(), " bytes (the limit is ", longest_template,
+           "): the file is damaged or not what it claims to be");
   auto program = std::make_shared<Program>();
   program->source = {with_plain_line_ends(text), std::move(source)};
-  if (const size_t invalid = first_invalid_utf8(program->source.text); invalid != std::string::npos) {
+  if (const size_t invalid = first_invalid_utf8(program->source.text);
+      invalid != std::string::npos) {
     program->source.fail(invalid, "not UTF-8");
   }
   program->body = jinja::parse(program->source);

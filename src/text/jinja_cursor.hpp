@@ -20,7 +20,8 @@ class TokenCursor {
   class Nested {
    public:
     explicit Nested(TokenCursor& cursor) : cursor_(cursor) {
-      if (++cursor_.depth_ > deepest) cursor_.source_.fail(cursor_.peek().at, base::text("nested deeper than ", deepest));
+      if (++cursor_.depth_ > deepest)
+        cursor_.source_.fail(cursor_.peek().at, base::text("nested deeper than ", deepest));
     }
     ~Nested() { --cursor_.depth_; }
     Nested(const Nested&) = delete;
@@ -32,7 +33,9 @@ class TokenCursor {
 
   const Token& peek() const { return tokens_[next_]; }
   const Token& take() { return tokens_[next_ + 1 < tokens_.size() ? next_++ : next_]; }
-  bool is(Kind kind, std::string_view text) const { return peek().kind == kind && peek().text == text; }
+  bool is(Kind kind, std::string_view text) const {
+    return peek().kind == kind && peek().text == text;
+  }
   bool is_symbol(std::string_view text) const { return is(Kind::symbol, text); }
   bool is_word(std::string_view text) const { return is(Kind::name, text); }
   bool take_symbol(std::string_view text) {
@@ -47,7 +50,9 @@ class TokenCursor {
   }
   [[noreturn]] void expected(const std::string& what) const {
     const std::string& next = peek().text;
-    const std::string found = next.empty() ? "the end of the tag" : "'" + next.substr(0, 100) + (next.size() > 100 ? "..." : "") + "'";
+    const std::string found =
+        next.empty() ? "the end of the tag"
+                     : "'" + next.substr(0, 100) + (next.size() > 100 ? "..." : "") + "'";
     source_.fail(peek().at, "expected " + what + ", found " + found);
   }
   void expect_symbol(std::string_view text) {

@@ -28,7 +28,8 @@ Value loop_state(const List& items, size_t index) {
 
 // As in Python, a key that is set again keeps its place.
 void set_member(Members& members, const std::string& key, Value value) {
-  const auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; });
+  const auto found = std::find_if(members.begin(), members.end(),
+                                  [&](const auto& member) { return member.first == key; });
   if (found != members.end()) {
     found->second = std::move(value);
   } else {
@@ -39,7 +40,8 @@ void set_member(Members& members, const std::string& key, Value value) {
 }  // namespace
 
 std::string Renderer::run(const Body& body) {
-  scopes_.resize(2);  // templates may set names that the caller defined, without changing the latter
+  scopes_.resize(
+      2);  // templates may set names that the caller defined, without changing the latter
   execute(body);
   return std::move(out_);
 }
@@ -59,9 +61,7 @@ Renderer::Flow Renderer::execute(const Body& body) {
 Renderer::Flow Renderer::execute(const Statement& statement) {
   meter_.charge(statement.at, 1);
   switch (statement.kind) {
-    case Statement::Kind::text:
-      emit(statement.at, statement.text);
-      return Flow::next;
+    case Statement::Kind::text: emit(statement.at, statement.text); return Flow::next;
     case Statement::Kind::output: {
       std::string problem;
       const std::string text = to_text(evaluate(*statement.condition), problem);
@@ -89,7 +89,8 @@ void Renderer::bind(const Statement& statement, const Value& item, Scope& scope)
     return;
   }
   if (!item.is_list() || item.items().size() != names.size()) {
-    meter_.fail(statement.at, base::text("cannot unpack ", item.type_name(), " into ", names.size(), " names"));
+    meter_.fail(statement.at,
+                base::text("cannot unpack ", item.type_name(), " into ", names.size(), " names"));
   }
   for (size_t i = 0; i < names.size(); ++i) scope[names[i]] = item.items()[i];
 }
@@ -140,16 +141,19 @@ void Renderer::assign(const Statement& statement) {
   target.text = names[0];
   const Value object = lookup(target);
   if (!object.is_dict() || !object.dict().assignable) {
-    meter_.fail(statement.at, "only attributes of a namespace can be set, '" + names[0] + "' is none");
+    meter_.fail(statement.at,
+                "only attributes of a namespace can be set, '" + names[0] + "' is none");
   }
-  if (value.extent().has_namespace) meter_.fail(statement.at, "a namespace in a namespace is not known");
+  if (value.extent().has_namespace)
+    meter_.fail(statement.at, "a namespace in a namespace is not known");
   place(statement.at).charge_search(object.dict().members.size());
   set_member(object.dict().members, names[1], std::move(value));
 }
 
 Value Renderer::lookup(const Expression& expression) const {
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    if (const auto found = scope->find(expression.text); found != scope->end()) return found->second;
+    if (const auto found = scope->find(expression.text); found != scope->end())
+      return found->second;
   }
   return Undefined::of(expression.text);
 }
@@ -158,7 +162,8 @@ Value Renderer::evaluate(const Expression& e) {
   meter_.charge(e.at, 1);
   Value value = compute(e);
   // Here every list and mapping comes by, before another is put around it.
-  if (value.extent().depth > deepest_value) meter_.fail(e.at, base::text("lists and mappings nested deeper than ", deepest_value));
+  if (value.extent().depth > deepest_value)
+    meter_.fail(e.at, base::text("lists and mappings nested deeper than ", deepest_value));
   return value;
 }
 
@@ -170,18 +175,22 @@ Value Renderer::compute(const Expression& e) {
     case Kind::attribute: return attribute(e);
     case Kind::index: return subscript(place(e.at), evaluate(*e.parts[0]), evaluate(*e.parts[1]));
     case Kind::slice:
-      return slice(place(e.at), evaluate(*e.parts[0]), evaluate_or_none(e.parts[1]), evaluate_or_none(e.parts[2]),
-                   evaluate_or_none(e.parts[3]));
+      return slice(place(e.at), evaluate(*e.parts[0]), evaluate_or_none(e.parts[1]),
+                   evaluate_or_none(e.parts[2]), evaluate_or_none(e.parts[3]));
     case Kind::call: return call(e);
     case Kind::filter: return apply_filter(evaluate(*e.parts[0]), arguments(e, "filter " + e.text));
     case Kind::test: return apply_test(e.text, evaluate(*e.parts[0]));
     case Kind::logical_not: return !evaluate(*e.parts[0]).truth();
     case Kind::binary: return binary(e);
-    case Kind::conditional: return evaluate(*e.parts[1]).truth() ? evaluate(*e.parts[0]) : e.parts[2] ? evaluate(*e.parts[2]) : Value();
+    case Kind::conditional:
+      return evaluate(*e.parts[1]).truth() ? evaluate(*e.parts[0])
+             : e.parts[2]                  ? evaluate(*e.parts[2])
+                                           : Value();
     case Kind::negate: {
       const Value value = evaluate(*e.parts[0]);
       if (!value.is_number()) meter_.fail(e.at, "cannot negate " + value.type_name());
-      return value.is_float() ? Value(-value.number()) : apply_binary(place(e.at), e, Value(int64_t{0}), value);
+      return value.is_float() ? Value(-value.number())
+                              : apply_binary(place(e.at), e, Value(int64_t{0}), value);
     }
     case Kind::list: {
       List items;
@@ -192,7 +201,8 @@ Value Renderer::compute(const Expression& e) {
       Members members;
       for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
         const Value key = evaluate(*e.parts[i]);
-        if (!key.is_string()) meter_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
+        if (!key.is_string())
+          meter_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
         place(e.at).charge_text(key.string().size());
         place(e.at).charge_search(members.size());
         set_member(members, key.string(), evaluate(*e.parts[i + 1]));
@@ -205,10 +215,12 @@ Value Renderer::compute(const Expression& e) {
 
 Value Renderer::attribute(const Expression& e) {
   const Value object = evaluate(*e.parts[0]);
-  if (hides_key(object, e.text)) return has_method(object, e.text) ? Value(Builtin::method) : Value(Undefined::of(e.text));
+  if (hides_key(object, e.text))
+    return has_method(object, e.text) ? Value(Builtin::method) : Value(Undefined::of(e.text));
   if (object.is_dict()) place(e.at).charge_search(object.dict().members.size());
   if (const Value* member = object.find(e.text)) return *member;
-  if (object.is_undefined()) meter_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
+  if (object.is_undefined())
+    meter_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
   return Undefined::of(e.text);
 }
 
@@ -235,13 +247,16 @@ Value Renderer::call(const Expression& e) {
     if (has_method(object, callee.text)) {
       return call_method(object, callee.text, arguments(e, "." + callee.text + "()"));
     }
-    meter_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(), " is not known"));
+    meter_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(),
+                                      " is not known"));
   }
   const Value function = evaluate(callee);
-  if (function.is_builtin() && function.builtin() != Builtin::method) return call_builtin(function.builtin(), arguments(e, callee.text));
+  if (function.is_builtin() && function.builtin() != Builtin::method)
+    return call_builtin(function.builtin(), arguments(e, callee.text));
   const bool clock = callee.kind == Expression::Kind::name && callee.text == "strftime_now";
   const std::string why = clock ? " (a prompt must not depend on the day)" : "";
-  meter_.fail(e.at, base::text("the function '", callee.text, "' is not known", why, " (known: raise_exception, namespace, range)"));
+  meter_.fail(e.at, base::text("the function '", callee.text, "' is not known", why,
+                               " (known: raise_exception, namespace, range)"));
 }
 
 }  // namespace trireme::text::jinja

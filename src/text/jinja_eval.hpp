@@ -29,17 +29,21 @@ Value apply_filter(const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& test, const Value& value);
 Value call_method(const Value& object, const std::string& method, const Arguments& arguments);
 bool has_method(const Value& object, const std::string& method);
-// Whether `object.name` is a method or a forbidden attribute of Python's, so that a key of that name is only found by ['name'].
+// Whether `object.name` is a method or a forbidden attribute of Python's, so that a key of that
+// name is only found by ['name'].
 bool hides_key(const Value& object, const std::string& name);
 Value call_builtin(Builtin builtin, const Arguments& arguments);
-Value apply_binary(const Place& place, const Expression& expression, const Value& left, const Value& right);
+Value apply_binary(const Place& place, const Expression& expression, const Value& left,
+                   const Value& right);
 // object[key]; Undefined when there is no such item.
 Value subscript(const Place& place, const Value& object, const Value& key);
 // object[from:to:step]; bounds that are None are left out.
-Value slice(const Place& place, const Value& object, const Value& from, const Value& to, const Value& step);
+Value slice(const Place& place, const Value& object, const Value& from, const Value& to,
+            const Value& step);
 // What a loop runs over: items, keys or characters.
 List iterate(const Place& place, const Value& value);
-// The first place of `part` in `text` from `from` on, npos without one; linear in their lengths, which std::string::find is not.
+// The first place of `part` in `text` from `from` on, npos without one; linear in their lengths,
+// which std::string::find is not.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 
 class Renderer {
@@ -63,7 +67,9 @@ class Renderer {
 
   Value evaluate(const Expression& expression);
   Value compute(const Expression& expression);
-  Value evaluate_or_none(const ExpressionPtr& expression) { return expression ? evaluate(*expression) : Value(None{}); }
+  Value evaluate_or_none(const ExpressionPtr& expression) {
+    return expression ? evaluate(*expression) : Value(None{});
+  }
   Value lookup(const Expression& expression) const;
   Value attribute(const Expression& expression);
   Value binary(const Expression& expression);

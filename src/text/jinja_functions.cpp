@@ -17,7 +17,8 @@ std::string change_case(const Arguments& arguments, const std::string& text, boo
   arguments.place.charge_text(text.size());
   std::string out = text;
   for (char& c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80) arguments.fail("letters outside ASCII are not known");
+    if (static_cast<unsigned char>(c) >= 0x80)
+      arguments.fail("letters outside ASCII are not known");
     if (upper && c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
     if (!upper && c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
@@ -38,7 +39,9 @@ std::string strip(const Arguments& arguments, const std::string& text, Side side
   arguments.place.charge_text(arguments.text(0).size());
   std::u32string drop = code_points(arguments.text(0));
   std::sort(drop.begin(), drop.end());
-  const auto dropped = [&drop](char32_t c) { return std::binary_search(drop.begin(), drop.end(), c); };
+  const auto dropped = [&drop](char32_t c) {
+    return std::binary_search(drop.begin(), drop.end(), c);
+  };
   const std::u32string all = code_points(text);
   std::u32string_view rest = all;
   while (side != Side::right && !rest.empty() && dropped(rest.front())) rest.remove_prefix(1);
@@ -53,11 +56,15 @@ std::string replace_all(const Arguments& arguments, const std::string& text) {
   if (from.empty()) arguments.fail("an empty text cannot be replaced");
   arguments.place.charge_text(text.size());
   size_t count = 0;
-  for (size_t at = find_text(text, from); at != std::string::npos; at = find_text(text, from, at + from.size())) ++count;
-  arguments.place.charge_text(text.size() - count * from.size() + count * to.size());  // of texts <= 64 MiB: no overflow
+  for (size_t at = find_text(text, from); at != std::string::npos;
+       at = find_text(text, from, at + from.size()))
+    ++count;
+  arguments.place.charge_text(text.size() - count * from.size() +
+                              count * to.size());  // of texts <= 64 MiB: no overflow
   std::string out;
   size_t done = 0;
-  for (size_t at = find_text(text, from); at != std::string::npos; at = find_text(text, from, done)) {
+  for (size_t at = find_text(text, from); at != std::string::npos;
+       at = find_text(text, from, done)) {
     out.append(text, done, at - done);
     out += to;
     done = at + from.size();
@@ -73,7 +80,8 @@ List split(const Arguments& arguments, const std::string& text) {
   int64_t left = arguments.positional.size() > 1 ? arguments.integer(1) : -1;
   List parts;
   size_t done = 0;
-  for (size_t at = find_text(text, separator); at != std::string::npos && left != 0; at = find_text(text, separator, done), --left) {
+  for (size_t at = find_text(text, separator); at != std::string::npos && left != 0;
+       at = find_text(text, separator, done), --left) {
     arguments.place.charge();
     parts.emplace_back(text.substr(done, at - done));
     done = at + separator.size();
@@ -91,7 +99,8 @@ Value key_value(const Place& place, const std::string& key) {
 
 List items_of(const Place& place, const Dict& dict) {
   List items;
-  for (const auto& [key, value] : dict.members) items.push_back(Value::list({key_value(place, key), value}));
+  for (const auto& [key, value] : dict.members)
+    items.push_back(Value::list({key_value(place, key), value}));
   return items;
 }
 
@@ -118,11 +127,14 @@ std::string json_of(const Arguments& arguments, const Value& value) {
   arguments.expect_count(0, 0);
   arguments.expect_keywords({"indent", "ensure_ascii"});
   int indent = -1;
-  if (const auto found = arguments.keywords.find("indent"); found != arguments.keywords.end() && !found->second.is_none()) {
-    if (!found->second.is_int() || found->second.integer() < 0 || found->second.integer() > 16) arguments.fail("indent must be 0 to 16");
+  if (const auto found = arguments.keywords.find("indent");
+      found != arguments.keywords.end() && !found->second.is_none()) {
+    if (!found->second.is_int() || found->second.integer() < 0 || found->second.integer() > 16)
+      arguments.fail("indent must be 0 to 16");
     indent = static_cast<int>(found->second.integer());
   }
-  if (const auto found = arguments.keywords.find("ensure_ascii"); found != arguments.keywords.end() && found->second.truth()) {
+  if (const auto found = arguments.keywords.find("ensure_ascii");
+      found != arguments.keywords.end() && found->second.truth()) {
     arguments.fail("ensure_ascii=true is not known");
   }
   std::string problem;
@@ -167,14 +179,16 @@ Value end_of(const Arguments& arguments, const Value& value, bool first) {
 bool passes(const Arguments& arguments, size_t index, const Value& value) {
   const std::string& test = arguments.text(index);
   const bool compared = arguments.positional.size() > index + 1;
-  if (compared && (test == "equalto" || test == "eq" || test == "==")) return equal(value, arguments.positional[index + 1], arguments.place);
-  if (compared && (test == "ne" || test == "!=")) return !equal(value, arguments.positional[index + 1], arguments.place);
+  if (compared && (test == "equalto" || test == "eq" || test == "=="))
+    return equal(value, arguments.positional[index + 1], arguments.place);
+  if (compared && (test == "ne" || test == "!="))
+    return !equal(value, arguments.positional[index + 1], arguments.place);
   if (compared || !is_test(test)) arguments.fail("the test '" + test + "' is not known there");
   return apply_test(test, value);
 }
 
-// select, reject: items that pass a test or do not; selectattr, rejectattr: items whose attribute does. Without a test
-// their truth counts.
+// select, reject: items that pass a test or do not; selectattr, rejectattr: items whose attribute
+// does. Without a test their truth counts.
 List choose(const Arguments& arguments, const Value& value, const std::string& name) {
   const bool by_attribute = name.ends_with("attr");
   const size_t test = by_attribute ? 1 : 0;  // index of the test's name
@@ -188,7 +202,8 @@ List choose(const Arguments& arguments, const Value& value, const std::string& n
       const Value* member = item.find(arguments.text(0));
       tested = member != nullptr ? member : &missing;
     }
-    const bool passed = arguments.positional.size() <= test ? tested->truth() : passes(arguments, test, *tested);
+    const bool passed =
+        arguments.positional.size() <= test ? tested->truth() : passes(arguments, test, *tested);
     if (passed == name.starts_with("select")) kept.push_back(item);
   }
   return kept;
@@ -204,17 +219,22 @@ void Arguments::expect_count(size_t least, size_t most) const {
 
 void Arguments::expect_keywords(std::initializer_list<std::string_view> known) const {
   for (const auto& [name, value] : keywords) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) fail("the argument '" + name + "' is not known");
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      fail("the argument '" + name + "' is not known");
   }
 }
 
 const std::string& Arguments::text(size_t index) const {
-  if (!positional[index].is_string()) fail(base::text("argument ", index + 1, " must be a text, found ", positional[index].type_name()));
+  if (!positional[index].is_string())
+    fail(base::text("argument ", index + 1, " must be a text, found ",
+                    positional[index].type_name()));
   return positional[index].string();
 }
 
 int64_t Arguments::integer(size_t index) const {
-  if (!positional[index].is_int()) fail(base::text("argument ", index + 1, " must be a whole number, found ", positional[index].type_name()));
+  if (!positional[index].is_int())
+    fail(base::text("argument ", index + 1, " must be a whole number, found ",
+                    positional[index].type_name()));
   return positional[index].integer();
 }
 
@@ -226,10 +246,12 @@ Value apply_filter(const Value& value, const Arguments& arguments) {
   if (name == "default" || name == "d") return default_of(arguments, value);
   if (name == "join") return join(arguments, value);
   if (name == "replace") return replace_all(arguments, text_of(arguments, value));
-  if (name.starts_with("select") || name.starts_with("reject")) return Value::list(choose(arguments, value, name));
+  if (name.starts_with("select") || name.starts_with("reject"))
+    return Value::list(choose(arguments, value, name));
   arguments.expect_count(0, 0);
   if (name == "length" || name == "count") return length_of(arguments, value);
-  if (name == "upper" || name == "lower") return change_case(arguments, text_of(arguments, value), name == "upper");
+  if (name == "upper" || name == "lower")
+    return change_case(arguments, text_of(arguments, value), name == "upper");
   if (name == "string" || name == "safe") return text_of(arguments, value);
   if (name == "first" || name == "last") return end_of(arguments, value, name == "first");
   if (name == "list") return Value::list(iterate(arguments.place, value));
@@ -251,21 +273,27 @@ bool apply_test(const std::string& test, const Value& value) {
   if (test == "boolean") return value.is_bool();
   if (test == "true") return value.is_bool() && value.truth();
   if (test == "false") return value.is_bool() && !value.truth();
-  return value.is_string() || value.is_list() || value.is_dict() || value.is_undefined();  // iterable, sequence
+  return value.is_string() || value.is_list() || value.is_dict() ||
+         value.is_undefined();  // iterable, sequence
 }
 
 bool has_method(const Value& object, const std::string& method) {
-  static const std::vector<std::string> of_text{"strip", "lstrip", "rstrip", "startswith", "endswith", "split", "upper", "lower", "replace"};
+  static const std::vector<std::string> of_text{
+      "strip", "lstrip", "rstrip", "startswith", "endswith", "split", "upper", "lower", "replace"};
   static const std::vector<std::string> of_dict{"items", "keys", "values", "get"};
-  const auto among = [&](const std::vector<std::string>& names) { return std::find(names.begin(), names.end(), method) != names.end(); };
+  const auto among = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), method) != names.end();
+  };
   const bool mapping = object.is_dict() && !object.dict().assignable;
   return (object.is_string() && among(of_text)) || (mapping && among(of_dict));
 }
 
 bool hides_key(const Value& object, const std::string& name) {
   if (has_method(object, name)) return true;
-  static const std::vector<std::string> forbidden{"clear", "pop", "popitem", "setdefault", "update"};
-  return object.is_dict() && !object.dict().assignable && std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end();
+  static const std::vector<std::string> forbidden{"clear", "pop", "popitem", "setdefault",
+                                                  "update"};
+  return object.is_dict() && !object.dict().assignable &&
+         std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end();
 }
 
 Value call_method(const Value& object, const std::string& method, const Arguments& arguments) {
@@ -279,7 +307,8 @@ Value call_method(const Value& object, const std::string& method, const Argument
     if (method == "replace") return replace_all(arguments, text);
     if (method == "startswith" || method == "endswith") {
       arguments.expect_count(1, 1);
-      return method == "startswith" ? text.starts_with(arguments.text(0)) : text.ends_with(arguments.text(0));
+      return method == "startswith" ? text.starts_with(arguments.text(0))
+                                    : text.ends_with(arguments.text(0));
     }
     arguments.expect_count(0, 0);
     return change_case(arguments, text, method == "upper");
@@ -303,7 +332,8 @@ Value call_method(const Value& object, const std::string& method, const Argument
 Value call_builtin(Builtin builtin, const Arguments& arguments) {
   if (builtin == Builtin::raise_exception) {
     arguments.expect_count(1, 1);
-    arguments.place.fail("the template refuses these messages: " + text_of(arguments, arguments.positional[0]));
+    arguments.place.fail("the template refuses these messages: " +
+                         text_of(arguments, arguments.positional[0]));
   }
   if (builtin == Builtin::make_namespace) {
     arguments.expect_count(0, 0);
@@ -323,7 +353,8 @@ Value call_builtin(Builtin builtin, const Arguments& arguments) {
   if (step == 0) arguments.fail("a step of 0");
   List numbers;
   for (int64_t i = from; step > 0 ? i < to : i > to;) {
-    if (static_cast<int64_t>(numbers.size()) == longest_range) arguments.fail(base::text("longer than ", longest_range));
+    if (static_cast<int64_t>(numbers.size()) == longest_range)
+      arguments.fail(base::text("longer than ", longest_range));
     arguments.place.charge();
     numbers.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
@@ -334,7 +365,8 @@ Value call_builtin(Builtin builtin, const Arguments& arguments) {
 size_t find_text(std::string_view text, std::string_view part, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
-  return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 List iterate(const Place& place, const Value& value) {
@@ -348,7 +380,8 @@ List iterate(const Place& place, const Value& value) {
     for (const auto& member : value.dict().members) items.push_back(key_value(place, member.first));
   } else if (value.is_string()) {
     place.charge(value.string().size());  // a value for each character
-    for (const char32_t c : code_points(value.string())) items.emplace_back(from_code_points({&c, 1}));
+    for (const char32_t c : code_points(value.string()))
+      items.emplace_back(from_code_points({&c, 1}));
   } else {
     place.fail("cannot go through " + value.type_name());
   }

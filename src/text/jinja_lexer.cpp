@@ -41,13 +41,14 @@ class Lexer {
  private:
   size_t next_tag() const {
     for (size_t i = at_; i + 1 < text_.size(); ++i) {
-      if (text_[i] == '{' && (text_[i + 1] == '{' || text_[i + 1] == '%' || text_[i + 1] == '#')) return i;
+      if (text_[i] == '{' && (text_[i + 1] == '{' || text_[i + 1] == '%' || text_[i + 1] == '#'))
+        return i;
     }
     return text_.size();
   }
 
-  // The text up to a tag. `{%-` takes all white space in front away, `{%` and `{#` (lstrip_blocks) the blanks between the
-  // start of the line and the tag, `{%+` none.
+  // The text up to a tag. `{%-` takes all white space in front away, `{%` and `{#` (lstrip_blocks)
+  // the blanks between the start of the line and the tag, `{%+` none.
   void take_text(size_t tag) {
     std::string_view text = text_.substr(at_, tag - at_);
     if (tag < text_.size()) {
@@ -57,7 +58,8 @@ class Lexer {
       } else if (sign != '+' && text_[tag + 1] != '{') {
         const size_t line = text.rfind('\n') + 1;  // npos + 1 = 0
         const bool starts_line = line > 0 || line_starting_;
-        if (starts_line && trailing_space(text.substr(line), is_python_space) == text.size() - line) text = text.substr(0, line);
+        if (starts_line && trailing_space(text.substr(line), is_python_space) == text.size() - line)
+          text = text.substr(0, line);
       }
     }
     if (!text.empty()) tokens_.push_back({Token::Kind::text, std::string(text), at_});
@@ -65,13 +67,15 @@ class Lexer {
 
   void skip_comment(size_t tag) {
     const size_t end = text_.find("#}", at_);
-    if (end == std::string_view::npos) source_.fail(tag, "a comment that does not end (no #} follows)");
+    if (end == std::string_view::npos)
+      source_.fail(tag, "a comment that does not end (no #} follows)");
     const char sign = end > at_ ? text_[end - 1] : '\0';  // in {#-#} the sign is the opening's
     at_ = end + 2;
     after_tag(sign, true);
   }
 
-  // What follows a tag's end: `-%}` takes all white space away, `%}` (trim_blocks) one newline, `+%}` nothing.
+  // What follows a tag's end: `-%}` takes all white space away, `%}` (trim_blocks) one newline,
+  // `+%}` nothing.
   void after_tag(char sign, bool block) {
     const size_t start = at_;
     if (sign == '-') {
@@ -88,7 +92,8 @@ class Lexer {
     int open = 0;  // brackets; inside of them `}}` closes two of them
     for (;;) {
       while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
-      if (at_ >= text_.size()) source_.fail(tag, base::text("a tag that does not end (no ", closing, " follows)"));
+      if (at_ >= text_.size())
+        source_.fail(tag, base::text("a tag that does not end (no ", closing, " follows)"));
       const char sign = text_[at_] == '-' || (block && text_[at_] == '+') ? text_[at_] : '\0';
       const size_t end = at_ + (sign != '\0' ? 1 : 0);
       if (open == 0 && text_.substr(end, 2) == closing) {
@@ -120,12 +125,15 @@ class Lexer {
         return push(Token::Kind::symbol, start);
       }
     }
-    if (short_symbols.find(c) == std::string_view::npos) source_.fail(at_, base::text("the character '", c, "', which has no meaning there"));
+    if (short_symbols.find(c) == std::string_view::npos)
+      source_.fail(at_, base::text("the character '", c, "', which has no meaning there"));
     ++at_;
     push(Token::Kind::symbol, start);
   }
 
-  void push(Token::Kind kind, size_t start) { tokens_.push_back({kind, std::string(text_.substr(start, at_ - start)), start}); }
+  void push(Token::Kind kind, size_t start) {
+    tokens_.push_back({kind, std::string(text_.substr(start, at_ - start)), start});
+  }
 
   void take_number() {
     const size_t start = at_;
@@ -133,7 +141,8 @@ class Lexer {
       while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
     };
     digits();
-    if (at_ + 1 >= text_.size() || text_[at_] != '.' || !is_digit(text_[at_ + 1])) return push(Token::Kind::integer, start);
+    if (at_ + 1 >= text_.size() || text_[at_] != '.' || !is_digit(text_[at_ + 1]))
+      return push(Token::Kind::integer, start);
     ++at_;
     digits();
     push(Token::Kind::number, start);
@@ -167,7 +176,9 @@ class Lexer {
       case '"': value += c; return;
       case 'x': return append_utf8(value, hexadecimal(2));
       case 'u': return append_utf8(value, hexadecimal(4));
-      default: source_.fail(at_ - 2, base::text("the escape \\", c, ", which is not known (known: n t r \\ ' \" x u)"));
+      default:
+        source_.fail(at_ - 2, base::text("the escape \\", c,
+                                         ", which is not known (known: n t r \\ ' \" x u)"));
     }
   }
 
@@ -176,7 +187,8 @@ class Lexer {
     const std::string_view text = text_.substr(at_, digits);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
     const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-    if (error != std::errc() || end != text.data() + digits || surrogate) source_.fail(at_, "an escape without its hexadecimal digits");
+    if (error != std::errc() || end != text.data() + digits || surrogate)
+      source_.fail(at_, "an escape without its hexadecimal digits");
     at_ += digits;
     return value;
   }
@@ -199,7 +211,8 @@ void Source::fail(size_t at, const std::string& problem) const {
       start = i + 1;
     }
   }
-  throw UserError(ExitCode::bad_data, base::text(name, ": chat template, line ", line, ", column ", at - start + 1, ": ", problem));
+  throw UserError(ExitCode::bad_data, base::text(name, ": chat template, line ", line, ", column ",
+                                                 at - start + 1, ": ", problem));
 }
 
 std::vector<Token> tokenize(const Source& source) { return Lexer(source).run(); }

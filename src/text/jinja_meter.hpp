@@ -1,5 +1,5 @@
-// What one rendering may cost. A template comes with a model from a stranger: everything that takes time or memory in
-// proportion to values is charged here before it is done.
+// What one rendering may cost. A template comes with a model from a stranger: everything that takes
+// time or memory in proportion to values is charged here before it is done.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace trireme::text::jinja {
 inline constexpr uint64_t most_steps = 2'000'000;
 inline constexpr uint64_t bytes_per_step = 256;
 inline constexpr uint64_t longest_text = uint64_t{64} << 20;
-// Lists and mappings in one another. Functions that go through a value call themselves that often, twice as often where a
-// namespace is in it; JSON of a data set is nested at most 128 deep.
+// Lists and mappings in one another. Functions that go through a value call themselves that often,
+// twice as often where a namespace is in it; JSON of a data set is nested at most 128 deep.
 inline constexpr int deepest_value = 200;
 
 class Meter {
@@ -26,7 +26,8 @@ class Meter {
   [[noreturn]] void fail(size_t at, const std::string& problem) const { source_.fail(at, problem); }
   void charge(size_t at, uint64_t steps) {
     steps_ += steps;
-    if (steps_ > most_steps) fail(at, base::text("the template took more than ", most_steps, " steps"));
+    if (steps_ > most_steps)
+      fail(at, base::text("the template took more than ", most_steps, " steps"));
   }
 
  private:
@@ -44,7 +45,8 @@ struct Place {
   // Going through the members of a mapping by their names.
   void charge_search(size_t members) const { charge(members / 16); }
   void check_length(uint64_t bytes) const {
-    if (bytes > longest_text) fail(base::text("a text is longer than ", longest_text >> 20, " MiB"));
+    if (bytes > longest_text)
+      fail(base::text("a text is longer than ", longest_text >> 20, " MiB"));
   }
   // A text that is made or gone through.
   void charge_text(uint64_t bytes) const {

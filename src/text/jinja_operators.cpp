@@ -8,8 +8,10 @@ namespace trireme::text::jinja {
 
 namespace {
 
-[[noreturn]] void unsuited(const Place& place, const Expression& e, const Value& left, const Value& right) {
-  place.fail(base::text("'", e.text, "' does not work on ", left.type_name(), " and ", right.type_name()));
+[[noreturn]] void unsuited(const Place& place, const Expression& e, const Value& left,
+                           const Value& right) {
+  place.fail(
+      base::text("'", e.text, "' does not work on ", left.type_name(), " and ", right.type_name()));
 }
 
 // Python's: the remainder is exact and has the sign of the divisor, the quotient follows from it.
@@ -20,12 +22,15 @@ double float_modulo(double a, double b) {
 }
 double float_floor_div(double a, double b) {
   const double rest = std::fmod(a, b);
-  const double quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0) ? 1 : 0);  // an integer but for rounding
+  const double quotient =
+      (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0) ? 1 : 0);  // an integer but for rounding
   return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
 }
 
 // b is neither 0 nor, where a is the smallest number, -1.
-int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
+int64_t floor_div(int64_t a, int64_t b) {
+  return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
+}
 int64_t floor_mod(int64_t a, int64_t b) {
   const int64_t rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
@@ -50,7 +55,8 @@ Value integer_arithmetic(const Place& place, const Expression& e, int64_t a, int
 }
 
 Value arithmetic(const Place& place, const Expression& e, const Value& left, const Value& right) {
-  if (!left.is_float() && !right.is_float() && e.text != "/") return integer_arithmetic(place, e, left.integer(), right.integer());
+  if (!left.is_float() && !right.is_float() && e.text != "/")
+    return integer_arithmetic(place, e, left.integer(), right.integer());
   const double a = left.number();
   const double b = right.number();
   if (e.text == "+") return a + b;
@@ -68,7 +74,8 @@ bool contains(const Place& place, const Expression& e, const Value& item, const 
     return find_text(container.string(), item.string()) != std::string::npos;
   }
   if (container.is_list()) {
-    return std::any_of(container.items().begin(), container.items().end(), [&](const Value& other) { return equal(other, item, place); });
+    return std::any_of(container.items().begin(), container.items().end(),
+                       [&](const Value& other) { return equal(other, item, place); });
   }
   if (container.is_dict()) place.charge_search(container.dict().members.size());
   if (container.is_dict()) return item.is_string() && container.find(item.string()) != nullptr;
@@ -110,9 +117,11 @@ std::string joined(const Place& place, const std::string& left, const std::strin
 struct Range {
   int64_t from, to, step;
 };
-Range slice_range(const Place& place, int64_t size, const Value& from, const Value& to, const Value& step) {
+Range slice_range(const Place& place, int64_t size, const Value& from, const Value& to,
+                  const Value& step) {
   for (const Value* bound : {&from, &to, &step}) {
-    if (!bound->is_none() && !bound->is_int()) place.fail("a bound of a slice must be a whole number, found " + bound->type_name());
+    if (!bound->is_none() && !bound->is_int())
+      place.fail("a bound of a slice must be a whole number, found " + bound->type_name());
   }
   Range range{0, 0, step.is_none() ? 1 : step.integer()};
   if (range.step == 0) place.fail("a slice with step 0");
@@ -149,9 +158,11 @@ Value apply_binary(const Place& place, const Expression& e, const Value& left, c
   if (operation == "in") return contains(place, e, left, right);
   if (operation == "not in") return !contains(place, e, left, right);
   if (operation == "~") return joined(place, plain_text(place, left), plain_text(place, right));
-  if (operation.starts_with('<') || operation.starts_with('>')) return ordered(place, e, left, right);
+  if (operation.starts_with('<') || operation.starts_with('>'))
+    return ordered(place, e, left, right);
   if (left.is_number() && right.is_number()) return arithmetic(place, e, left, right);
-  if (operation == "+" && left.is_string() && right.is_string()) return joined(place, left.string(), right.string());
+  if (operation == "+" && left.is_string() && right.is_string())
+    return joined(place, left.string(), right.string());
   if (operation == "+" && left.is_list() && right.is_list()) {
     place.charge(left.items().size() + right.items().size());
     List both = left.items();
@@ -168,7 +179,8 @@ Value subscript(const Place& place, const Value& object, const Value& key) {
     const Value* found = object.find(key.string());
     return found != nullptr ? *found : Value(Undefined::of(key.string()));
   }
-  if (!key.is_int()) place.fail("an index must be a whole number or a text, found " + key.type_name());
+  if (!key.is_int())
+    place.fail("an index must be a whole number or a text, found " + key.type_name());
   const auto item = [&](const auto& items) -> int64_t {
     const auto size = static_cast<int64_t>(items.size());
     const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
@@ -176,18 +188,21 @@ Value subscript(const Place& place, const Value& object, const Value& key) {
   };
   if (object.is_list()) {
     const int64_t index = item(object.items());
-    return index < 0 ? Value(Undefined{base::text("item ", key.integer())}) : object.items()[static_cast<size_t>(index)];
+    return index < 0 ? Value(Undefined{base::text("item ", key.integer())})
+                     : object.items()[static_cast<size_t>(index)];
   }
   if (object.is_string()) {
     place.charge_text(object.string().size());
     const std::u32string characters = code_points(object.string());
     const int64_t index = item(characters);
-    return index < 0 ? Value(Undefined{base::text("item ", key.integer())}) : Value(from_code_points({&characters[static_cast<size_t>(index)], 1}));
+    return index < 0 ? Value(Undefined{base::text("item ", key.integer())})
+                     : Value(from_code_points({&characters[static_cast<size_t>(index)], 1}));
   }
   return Undefined{base::text("item ", key.integer())};
 }
 
-Value slice(const Place& place, const Value& object, const Value& from, const Value& to, const Value& step) {
+Value slice(const Place& place, const Value& object, const Value& from, const Value& to,
+            const Value& step) {
   if (object.is_list()) {
     const auto size = static_cast<int64_t>(object.items().size());
     return Value::list(take(place, object.items(), slice_range(place, size, from, to, step)));

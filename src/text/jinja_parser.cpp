@@ -12,11 +12,13 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr std::array<std::string_view, 13> tests{"defined", "undefined", "none",   "string",  "mapping", "iterable", "sequence",
-                                                 "number",  "integer",   "float",  "boolean", "true",    "false"};
-constexpr std::array<std::string_view, 20> filters{"trim",  "tojson", "length", "count", "upper",   "lower", "string", "first", "last",
-                                                   "join",  "default", "d",     "items", "replace", "list",  "safe",
-                                                   "select", "reject", "selectattr", "rejectattr"};
+constexpr std::array<std::string_view, 13> tests{
+    "defined", "undefined", "none",  "string",  "mapping", "iterable", "sequence",
+    "number",  "integer",   "float", "boolean", "true",    "false"};
+constexpr std::array<std::string_view, 20> filters{
+    "trim",  "tojson", "length", "count",   "upper",      "lower",     "string",
+    "first", "last",   "join",   "default", "d",          "items",     "replace",
+    "list",  "safe",   "select", "reject",  "selectattr", "rejectattr"};
 
 class Parser : private TreeBuilder {
  public:
@@ -30,14 +32,16 @@ class Parser : private TreeBuilder {
   }
 
  private:
-  // Statements up to a block that starts with one of `ends`; returns that word, "" at the end of the template. The parser
-  // then stands behind the word.
+  // Statements up to a block that starts with one of `ends`; returns that word, "" at the end of
+  // the template. The parser then stands behind the word.
   std::string statements(Body& body, std::initializer_list<std::string_view> ends) {
     const Nested nested(*this);
     for (;;) {
       const Token& token = take();
       if (token.kind == Kind::end) {
-        if (ends.size() > 0) source_.fail(token.at, "the template ends, expected {% " + std::string(*(ends.end() - 1)) + " %}");
+        if (ends.size() > 0)
+          source_.fail(token.at,
+                       "the template ends, expected {% " + std::string(*(ends.end() - 1)) + " %}");
         return "";
       }
       if (token.kind == Kind::text) {
@@ -62,7 +66,8 @@ class Parser : private TreeBuilder {
   }
 
   void block(const std::string& word, size_t at, Body& body) {
-    if (word == "generation") {  // marks the assistant's text for other programs; here its content counts
+    if (word ==
+        "generation") {  // marks the assistant's text for other programs; here its content counts
       expect_end_of_block();
       statements(body, {"endgeneration"});
       return expect_end_of_block();
@@ -77,10 +82,12 @@ class Parser : private TreeBuilder {
       set_block(statement);
     } else if (word == "break" || word == "continue") {
       if (loops_ == 0) source_.fail(at, "'" + word + "' outside a loop");
-      statement.kind = word == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop;
+      statement.kind =
+          word == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop;
       expect_end_of_block();
     } else {
-      source_.fail(at, "the block '" + word + "' is not known (known: if, for, set, break, continue, generation)");
+      source_.fail(at, "the block '" + word +
+                           "' is not known (known: if, for, set, break, continue, generation)");
     }
     body.push_back(std::move(statement));
   }
@@ -93,7 +100,8 @@ class Parser : private TreeBuilder {
       const bool last = word == "else";
       if (!last) branch.condition = expression();
       expect_end_of_block();
-      word = last ? statements(branch.body, {"endif"}) : statements(branch.body, {"elif", "else", "endif"});
+      word = last ? statements(branch.body, {"endif"})
+                  : statements(branch.body, {"elif", "else", "endif"});
       statement.branches.push_back(std::move(branch));
     }
     expect_end_of_block();
@@ -101,9 +109,7 @@ class Parser : private TreeBuilder {
 
   void for_block(Statement& statement) {
     statement.kind = Statement::Kind::loop;
-    do {
-      statement.names.push_back(expect_name());
-    } while (take_symbol(","));
+    do { statement.names.push_back(expect_name()); } while (take_symbol(","));
     if (!take_word("in")) expected("'in'");
     statement.condition = logical_or();
     if (take_word("if")) statement.filter = expression();
@@ -127,7 +133,8 @@ class Parser : private TreeBuilder {
     statement.kind = Statement::Kind::assign;
     statement.names.push_back(expect_name());
     if (take_symbol(".")) statement.names.push_back(expect_name());
-    if (peek().kind == Kind::block_end) source_.fail(peek().at, "a set block with a body is not known");
+    if (peek().kind == Kind::block_end)
+      source_.fail(peek().at, "a set block with a body is not known");
     if (is_symbol(",")) source_.fail(peek().at, "set of several names is not known");
     expect_symbol("=");
     statement.condition = expression();
@@ -177,7 +184,8 @@ class Parser : private TreeBuilder {
       if (take_symbol(symbol)) return symbol;
     }
     if (take_word("in")) return "in";
-    const bool not_in = is_word("not") && tokens_[next_ + 1].kind == Kind::name && tokens_[next_ + 1].text == "in";
+    const bool not_in =
+        is_word("not") && tokens_[next_ + 1].kind == Kind::name && tokens_[next_ + 1].text == "in";
     if (!not_in) return "";
     next_ += 2;
     return "not in";
@@ -193,13 +201,20 @@ class Parser : private TreeBuilder {
     return left;
   }
   // Jinja's order: + and - bind looser than ~, which binds looser than the products.
-  ExpressionPtr sum() { return chain({"+", "-"}, [this] { return concatenation(); }); }
-  ExpressionPtr concatenation() { return chain({"~"}, [this] { return product(); }); }
-  ExpressionPtr product() { return chain({"*", "/", "//", "%"}, [this] { return unary(); }); }
+  ExpressionPtr sum() {
+    return chain({"+", "-"}, [this] { return concatenation(); });
+  }
+  ExpressionPtr concatenation() {
+    return chain({"~"}, [this] { return product(); });
+  }
+  ExpressionPtr product() {
+    return chain({"*", "/", "//", "%"}, [this] { return unary(); });
+  }
   template <class Operand>
   ExpressionPtr chain(std::initializer_list<std::string_view> operations, const Operand& operand) {
     ExpressionPtr left = operand();
-    while (peek().kind == Kind::symbol && std::find(operations.begin(), operations.end(), peek().text) != operations.end()) {
+    while (peek().kind == Kind::symbol &&
+           std::find(operations.begin(), operations.end(), peek().text) != operations.end()) {
       const Token& token = take();
       left = binary(token.text, token.at, std::move(left), operand());
     }
@@ -223,7 +238,8 @@ class Parser : private TreeBuilder {
   ExpressionPtr primary() {
     const Token& token = take();
     if (token.kind == Kind::name) return word(token);
-    if (token.kind == Kind::string || token.kind == Kind::integer || token.kind == Kind::number) return literal(token);
+    if (token.kind == Kind::string || token.kind == Kind::integer || token.kind == Kind::number)
+      return literal(token);
     if (token.kind == Kind::symbol && token.text == "(") {
       ExpressionPtr value = expression();
       if (is_symbol(",")) source_.fail(peek().at, "a tuple is not known");
@@ -261,8 +277,10 @@ class Parser : private TreeBuilder {
     int64_t integer = 0;
     double number = 0;
     const bool whole = token.kind == Kind::integer;
-    const auto error = whole ? std::from_chars(token.text.data(), end, integer).ec : std::from_chars(token.text.data(), end, number).ec;
-    if (error != std::errc()) source_.fail(token.at, "the number " + token.text + " is out of range");
+    const auto error = whole ? std::from_chars(token.text.data(), end, integer).ec
+                             : std::from_chars(token.text.data(), end, number).ec;
+    if (error != std::errc())
+      source_.fail(token.at, "the number " + token.text + " is out of range");
     made->value = whole ? Value(integer) : Value(number);
     return made;
   }
@@ -334,13 +352,15 @@ class Parser : private TreeBuilder {
         if (take_symbol(")")) return;
       }
       first = false;
-      const bool keyword = peek().kind == Kind::name && tokens_[next_ + 1].kind == Kind::symbol && tokens_[next_ + 1].text == "=";
+      const bool keyword = peek().kind == Kind::name && tokens_[next_ + 1].kind == Kind::symbol &&
+                           tokens_[next_ + 1].text == "=";
       if (keyword) {
         const std::string name = take().text;
         ++next_;
         add_keyword(call, name, expression());
       } else {
-        if (!call.keywords.empty()) source_.fail(peek().at, "an argument without a name behind one with a name");
+        if (!call.keywords.empty())
+          source_.fail(peek().at, "an argument without a name behind one with a name");
         add(call, expression());
       }
     }
@@ -367,9 +387,7 @@ class Parser : private TreeBuilder {
   ExpressionPtr test(ExpressionPtr value, size_t at) {
     const bool negated = take_word("not");
     auto made = node(Expression::Kind::test, at, expect_name());
-    if (!is_test(made->text)) {
-      source_.fail(at, "the test '" + made->text + "' is not known");
-    }
+    if (!is_test(made->text)) { source_.fail(at, "the test '" + made->text + "' is not known"); }
     add(*made, std::move(value));
     if (!negated) return made;
     auto inverse = node(Expression::Kind::logical_not, at);
@@ -382,7 +400,9 @@ class Parser : private TreeBuilder {
 
 }  // namespace
 
-bool is_test(std::string_view name) { return std::find(tests.begin(), tests.end(), name) != tests.end(); }
+bool is_test(std::string_view name) {
+  return std::find(tests.begin(), tests.end(), name) != tests.end();
+}
 
 Body parse(const Source& source) { return Parser(source).run(); }
 

@@ -21,7 +21,19 @@ struct Source {
 };
 
 struct Token {
-  enum class Kind { text, block_begin, block_end, output_begin, output_end, name, string, integer, number, symbol, end };
+  enum class Kind {
+    text,
+    block_begin,
+    block_end,
+    output_begin,
+    output_end,
+    name,
+    string,
+    integer,
+    number,
+    symbol,
+    end
+  };
   Kind kind = Kind::end;
   std::string text;  // of literals: their value
   size_t at = 0;
@@ -62,11 +74,11 @@ using Body = std::vector<Statement>;
 
 struct Statement {
   enum class Kind {
-    text,           // text
-    output,         // condition
-    branches,       // if / elif / else: one Branch each
-    loop,           // for names in condition if filter: branches[0]; else: branches[1]
-    assign,         // set names[0] = condition, or names[0].names[1]
+    text,      // text
+    output,    // condition
+    branches,  // if / elif / else: one Branch each
+    loop,      // for names in condition if filter: branches[0]; else: branches[1]
+    assign,    // set names[0] = condition, or names[0].names[1]
     break_loop,
     continue_loop
   };

@@ -14,8 +14,9 @@ class TreeBuilder : protected TokenCursor {
  protected:
   using TokenCursor::TokenCursor;
 
-  // Evaluation and destruction call themselves once a level. Chains such as a + b + c grow one at each operator, without nesting in
-  // the text; Python, which Jinja compiles templates to, ends there with "too many nested parentheses".
+  // Evaluation and destruction call themselves once a level. Chains such as a + b + c grow one at
+  // each operator, without nesting in the text; Python, which Jinja compiles templates to, ends
+  // there with "too many nested parentheses".
   static constexpr int highest = 200;
 
   static ExpressionPtr node(Expression::Kind kind, size_t at, std::string text = "") {
@@ -44,7 +45,8 @@ class TreeBuilder : protected TokenCursor {
  private:
   void raise(Expression& parent, const ExpressionPtr& part) const {
     if (part) parent.height = std::max(parent.height, part->height + 1);
-    if (parent.height > highest) source_.fail(parent.at, base::text("a chain of more than ", highest, " operations"));
+    if (parent.height > highest)
+      source_.fail(parent.at, base::text("a chain of more than ", highest, " operations"));
   }
 };
 

@@ -14,7 +14,8 @@ namespace trireme::text::jinja {
 
 namespace {
 
-// A float as json.dumps writes it: shortest digits that read back, exponent form below 1e-4 and from 1e16 on.
+// A float as json.dumps writes it: shortest digits that read back, exponent form below 1e-4 and
+// from 1e16 on.
 std::string float_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -22,7 +23,8 @@ std::string float_text(double value) {
   const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
   std::array<char, 64> buffer{};
   const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
-  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, format);
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, format);
   std::string out(buffer.data(), end);
   if (plain && out.find('.') == std::string::npos) out += ".0";
   return out;
@@ -54,7 +56,8 @@ void quote(const std::string& text, std::string& out) {
 
 class JsonWriter {
  public:
-  JsonWriter(int indent, const Place& place, std::string& problem) : indent_(indent), place_(place), problem_(problem) {}
+  JsonWriter(int indent, const Place& place, std::string& problem)
+      : indent_(indent), place_(place), problem_(problem) {}
 
   void write(const Value& value, int depth) {
     place_.charge();
@@ -91,7 +94,8 @@ class JsonWriter {
     quote(text, out_);
   }
   template <class Entries, class Write>
-  void sequence(char open, char close, const Entries& entries, int depth, const Write& write_entry) {
+  void sequence(char open, char close, const Entries& entries, int depth,
+                const Write& write_entry) {
     out_ += open;
     bool first = true;
     for (const auto& entry : entries) {
@@ -136,7 +140,9 @@ Value Value::dict(Members members) {
   return Value(std::make_shared<Dict>(Dict{std::move(members), false, extent}));
 }
 
-Value Value::make_namespace(Members members) { return Value(std::make_shared<Dict>(Dict{std::move(members), true, {1, true}})); }
+Value Value::make_namespace(Members members) {
+  return Value(std::make_shared<Dict>(Dict{std::move(members), true, {1, true}}));
+}
 
 Extent Value::extent() const {
   if (is_list()) return std::get<std::shared_ptr<const Array>>(data_)->extent;
@@ -148,7 +154,8 @@ Value Value::from_json(const OrderedJson& json) {
     case OrderedJson::value_t::boolean: return json.get<bool>();
     case OrderedJson::value_t::number_integer: return json.get<int64_t>();
     case OrderedJson::value_t::number_unsigned:
-      VALIDATE(json.get<uint64_t>() <= INT64_MAX, ExitCode::bad_data, "a field of a message holds ", json.get<uint64_t>(),
+      VALIDATE(json.get<uint64_t>() <= INT64_MAX, ExitCode::bad_data, "a field of a message holds ",
+               json.get<uint64_t>(),
                " (a number beyond 64 bits, which chat templates cannot print): give it as a text");
       return json.get<int64_t>();
     case OrderedJson::value_t::number_float: return json.get<double>();
@@ -185,7 +192,9 @@ bool Value::truth() const {
 }
 
 std::string Value::type_name() const {
-  if (is_undefined()) return undefined_name().empty() ? "Undefined" : "'" + undefined_name() + "', which is undefined,";
+  if (is_undefined())
+    return undefined_name().empty() ? "Undefined"
+                                    : "'" + undefined_name() + "', which is undefined,";
   if (is_none()) return "None";
   if (is_bool()) return "bool";
   if (is_int()) return "int";
@@ -237,7 +246,8 @@ std::string to_text(const Value& value, std::string& problem) {
   if (value.is_bool()) return value.integer() != 0 ? "True" : "False";
   if (value.is_int()) return std::to_string(value.integer());
   if (value.is_float() && std::isnan(value.number())) return "nan";
-  if (value.is_float() && std::isinf(value.number())) return value.number() > 0 ? "inf" : "-inf";  // JSON has other words for them
+  if (value.is_float() && std::isinf(value.number()))
+    return value.number() > 0 ? "inf" : "-inf";  // JSON has other words for them
   if (value.is_float()) return float_text(value.number());
   problem = "the text form of a " + value.type_name() + " is not known (use tojson or join)";
   return "";

@@ -40,15 +40,16 @@ void check_text(std::string_view text, const TextPlace& place) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      VALIDATE(++depth <= deepest, ExitCode::bad_data, position(text, i, place), ": JSON nested deeper than ", deepest,
-               ": no such file is meant to be read here");
+      VALIDATE(++depth <= deepest, ExitCode::bad_data, position(text, i, place),
+               ": JSON nested deeper than ", deepest, ": no such file is meant to be read here");
     } else if (c == ']' || c == '}') {
       --depth;
     }
   }
 }
 
-// The reason out of nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5: <reason>"
+// The reason out of nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5:
+// <reason>"
 std::string reason_of(const std::exception& error) {
   const std::string what = error.what();
   size_t start = what.find("] ");
@@ -66,10 +67,11 @@ Value parse_with(std::string_view text, const TextPlace& place, const Callback& 
     return Value::parse(text.begin(), text.end(), callback);
   } catch (const nlohmann::json::parse_error& error) {
     const size_t at = error.byte > 0 ? error.byte - 1 : 0;
-    throw UserError(ExitCode::bad_data,
-                    base::text(position(text, at, place), ": not JSON (", reason_of(error), "): correct or remove it"));
+    throw UserError(ExitCode::bad_data, base::text(position(text, at, place), ": not JSON (",
+                                                   reason_of(error), "): correct or remove it"));
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text(place.file, ":", place.line, ": ", reason_of(error), ": correct the value"));
+    throw UserError(ExitCode::bad_data, base::text(place.file, ":", place.line, ": ",
+                                                   reason_of(error), ": correct the value"));
   }
 }
 
@@ -82,8 +84,8 @@ class KeyCheck {
     if (event == OrderedJson::parse_event_t::object_end) open_.pop_back();
     if (event == OrderedJson::parse_event_t::key) {
       const auto& key = value.get_ref<const std::string&>();
-      VALIDATE(open_.back().insert(key).second, ExitCode::bad_data, place_.file, ":", place_.line, ": the key \"", key,
-               "\" stands twice in one object: remove one of the two");
+      VALIDATE(open_.back().insert(key).second, ExitCode::bad_data, place_.file, ":", place_.line,
+               ": the key \"", key, "\" stands twice in one object: remove one of the two");
     }
     return true;
   }
@@ -104,7 +106,9 @@ OrderedJson parse_record(std::string_view text, const TextPlace& place) {
   check_text(text, place);
   KeyCheck keys(place);
   return parse_with<OrderedJson>(
-      text, place, [&keys](int, OrderedJson::parse_event_t event, OrderedJson& value) { return keys(event, value); });
+      text, place, [&keys](int, OrderedJson::parse_event_t event, OrderedJson& value) {
+        return keys(event, value);
+      });
 }
 
 Json read_json_file(const std::string& file, uint64_t limit) {

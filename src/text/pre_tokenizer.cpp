@@ -6,33 +6,38 @@ namespace trireme::text {
 
 namespace {
 
-constexpr const char* gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* gpt2_pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 bool flag(const Json& json, const char* key, bool otherwise, const std::string& where) {
   const auto found = json.find(key);
   if (found == json.end()) return otherwise;
-  VALIDATE(found->is_boolean(), ExitCode::bad_data, where, ": pre_tokenizer.", key, " is ", kind_of(*found),
-           ", expected true or false: the file is damaged");
+  VALIDATE(found->is_boolean(), ExitCode::bad_data, where, ": pre_tokenizer.", key, " is ",
+           kind_of(*found), ", expected true or false: the file is damaged");
   return found->get<bool>();
 }
 
 std::string word(const Json& json, const char* key, const std::string& where) {
   const auto found = json.find(key);
-  VALIDATE(found != json.end() && found->is_string(), ExitCode::bad_data, where, ": pre_tokenizer.", key,
-           " is missing or no text: the file is damaged");
+  VALIDATE(found != json.end() && found->is_string(), ExitCode::bad_data, where, ": pre_tokenizer.",
+           key, " is missing or no text: the file is damaged");
   return found->get<std::string>();
 }
 
 Regex split_pattern(const Json& json, const std::string& where) {
   const std::string behavior = word(json, "behavior", where);
-  VALIDATE(behavior == "Isolated", ExitCode::bad_data, where, ": pre_tokenizer Split with behavior \"", behavior,
+  VALIDATE(behavior == "Isolated", ExitCode::bad_data, where,
+           ": pre_tokenizer Split with behavior \"", behavior,
            "\" is not known (known: Isolated): use a tokenizer without it");
   const auto pattern = json.find("pattern");
-  VALIDATE(pattern != json.end() && pattern->is_object() && (pattern->contains("Regex") || pattern->contains("String")),
-           ExitCode::bad_data, where, ": pre_tokenizer Split has no pattern (Regex or String): the file is damaged");
+  VALIDATE(pattern != json.end() && pattern->is_object() &&
+               (pattern->contains("Regex") || pattern->contains("String")),
+           ExitCode::bad_data, where,
+           ": pre_tokenizer Split has no pattern (Regex or String): the file is damaged");
   if (pattern->contains("Regex")) return Regex(word(*pattern, "Regex", where), where);
   const std::string text = word(*pattern, "String", where);
-  VALIDATE(!text.empty(), ExitCode::bad_data, where, ": pre_tokenizer Split with an empty pattern: the file is damaged");
+  VALIDATE(!text.empty(), ExitCode::bad_data, where,
+           ": pre_tokenizer Split with an empty pattern: the file is damaged");
   return Regex::literal(text, where);
 }
 
@@ -47,7 +52,8 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
 }
 
 void PreTokenizer::read(const Json& json, const std::string& where) {
-  VALIDATE(json.is_object(), ExitCode::bad_data, where, ": a part of pre_tokenizer is ", kind_of(json), ", expected an object");
+  VALIDATE(json.is_object(), ExitCode::bad_data, where, ": a part of pre_tokenizer is ",
+           kind_of(json), ", expected an object");
   const std::string type = word(json, "type", where);
   if (type == "Sequence") {
     const auto parts = json.find("pretokenizers");
@@ -56,18 +62,21 @@ void PreTokenizer::read(const Json& json, const std::string& where) {
     for (const Json& part : *parts) read(part, where);
     return;
   }
-  VALIDATE(!byte_level_, ExitCode::bad_data, where, ": pre_tokenizer ", type, " behind ByteLevel is not known");
+  VALIDATE(!byte_level_, ExitCode::bad_data, where, ": pre_tokenizer ", type,
+           " behind ByteLevel is not known");
   if (type == "ByteLevel") {
     byte_level_ = true;
     if (flag(json, "add_prefix_space", true, where)) stages_.push_back({std::nullopt});
     if (flag(json, "use_regex", true, where)) stages_.push_back({Regex(gpt2_pattern, where)});
   } else if (type == "Digits") {
-    stages_.push_back({Regex(flag(json, "individual_digits", false, where) ? "\\p{N}" : "\\p{N}+", where)});
+    stages_.push_back(
+        {Regex(flag(json, "individual_digits", false, where) ? "\\p{N}" : "\\p{N}+", where)});
   } else if (type == "Split") {
     stages_.push_back({split_pattern(json, where)});
   } else {
-    throw UserError(ExitCode::bad_data, base::text(where, ": pre_tokenizer type \"", type,
-                                                   "\" is not known (known: ByteLevel, Digits, Split, Sequence)"));
+    throw UserError(ExitCode::bad_data,
+                    base::text(where, ": pre_tokenizer type \"", type,
+                               "\" is not known (known: ByteLevel, Digits, Split, Sequence)"));
   }
 }
 
@@ -102,7 +111,8 @@ void PreTokenizer::run(const Stage& stage, Words& words) const {
       from = end;
       if (start == end) {  // an empty match: go on behind the next character
         ++from;
-        while (from < piece.size() && (static_cast<unsigned char>(piece[from]) & 0xC0) == 0x80) ++from;
+        while (from < piece.size() && (static_cast<unsigned char>(piece[from]) & 0xC0) == 0x80)
+          ++from;
       }
     }
     keep(piece.substr(done));

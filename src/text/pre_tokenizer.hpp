@@ -21,16 +21,16 @@ class PreTokenizer {
     std::deque<std::string> storage;
   };
 
-  // Reads the `pre_tokenizer` object: Split, Digits and Sequence, with ByteLevel at the end. Throws UserError(bad_data)
-  // with `where` and the name of a type or setting that is not known.
+  // Reads the `pre_tokenizer` object: Split, Digits and Sequence, with ByteLevel at the end. Throws
+  // UserError(bad_data) with `where` and the name of a type or setting that is not known.
   PreTokenizer(const Json& json, const std::string& where);
 
   // The words of `text` (valid UTF-8), in place of those that are there.
   void split(std::string_view text, Words& words) const;
 
  private:
-  // With a pattern: cuts a piece at the start and the end of each match. Without: ByteLevel's add_prefix_space, a piece
-  // that does not start with a space gets one.
+  // With a pattern: cuts a piece at the start and the end of each match. Without: ByteLevel's
+  // add_prefix_space, a piece that does not start with a space gets one.
   struct Stage {
     std::optional<Regex> pattern;
   };

@@ -17,10 +17,12 @@ std::string message_of(int error) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-// Rewrites the escapes that mean another set of characters to PCRE2 and refuses what cannot be carried over.
+// Rewrites the escapes that mean another set of characters to PCRE2 and refuses what cannot be
+// carried over.
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+  Translator(std::string_view pattern, const std::string& where)
+      : pattern_(pattern), where_(where) {}
 
   std::string run() {
     for (; at_ < pattern_.size(); ++at_) {
@@ -35,7 +37,8 @@ class Translator {
       }
       if (!in_class_ && c == '(') options();
       bracket(c);
-      const bool counted = !in_class_ && c == '}' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '+';
+      const bool counted =
+          !in_class_ && c == '}' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '+';
       if (counted) refuse("{n,m}+, which is not possessive in Oniguruma");
       out_ += c;
     }
@@ -51,12 +54,14 @@ class Translator {
     } else if (next == 'S') {
       out_ += "\\P{White_Space}";
     } else {
-      const bool alphanumeric = (next >= '0' && next <= '9') || (next >= 'A' && next <= 'Z') || (next >= 'a' && next <= 'z');
+      const bool alphanumeric = (next >= '0' && next <= '9') || (next >= 'A' && next <= 'Z') ||
+                                (next >= 'a' && next <= 'z');
       const bool same = std::string_view("dDpPrntfax").find(next) != std::string_view::npos;
       if (alphanumeric && !same) refuse(base::text("\\", next));
       out_ += '\\';
       out_ += next;
-      const bool braces = (next == 'p' || next == 'P' || next == 'x') && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '{';
+      const bool braces = (next == 'p' || next == 'P' || next == 'x') &&
+                          at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '{';
       while (braces && pattern_[at_] != '}' && at_ + 1 < pattern_.size()) out_ += pattern_[++at_];
     }
   }
@@ -65,7 +70,8 @@ class Translator {
     const std::string_view rest = pattern_.substr(at_);
     if (!rest.starts_with("(?")) return;
     const std::string_view letters = rest.substr(2, rest.find_first_not_of("imsx-", 2) - 2);
-    if (letters.find_first_of("ms") != std::string_view::npos) refuse(base::text("the option (?", letters));
+    if (letters.find_first_of("ms") != std::string_view::npos)
+      refuse(base::text("the option (?", letters));
   }
   void bracket(char c) {
     if (!in_class_) {
@@ -73,7 +79,8 @@ class Translator {
       class_start_ = at_;
       return;
     }
-    const bool first = at_ == class_start_ + 1 || (at_ == class_start_ + 2 && pattern_[at_ - 1] == '^');
+    const bool first =
+        at_ == class_start_ + 1 || (at_ == class_start_ + 2 && pattern_[at_ - 1] == '^');
     if (c == '[') refuse("a class inside a class");
     if (c == '&' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '&') refuse("&& in a class");
     if (c == ']') {
@@ -82,9 +89,10 @@ class Translator {
     }
   }
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError(ExitCode::bad_data,
-                    base::text(where_, ": the pattern \"", pattern_, "\" uses ", what, " at character ", at_ + 1,
-                               ", which this reader does not know: use a tokenizer without it"));
+    throw UserError(
+        ExitCode::bad_data,
+        base::text(where_, ": the pattern \"", pattern_, "\" uses ", what, " at character ",
+                   at_ + 1, ", which this reader does not know: use a tokenizer without it"));
   }
 
   std::string_view pattern_;
@@ -101,11 +109,13 @@ struct Regex::Code {
   Code(const std::string& pattern, const std::string& source) : where(source) {
     int error = 0;
     PCRE2_SIZE offset = 0;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset,
-                         nullptr);
-    VALIDATE(code != nullptr, ExitCode::bad_data, where, ": the pattern \"", pattern, "\" does not compile (", message_of(error),
-             " at character ", offset, "): the file is damaged or needs another regular-expression engine");
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without a JIT the interpreter does the same, slower
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                         PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+    VALIDATE(code != nullptr, ExitCode::bad_data, where, ": the pattern \"", pattern,
+             "\" does not compile (", message_of(error), " at character ", offset,
+             "): the file is damaged or needs another regular-expression engine");
+    pcre2_jit_compile(code,
+                      PCRE2_JIT_COMPLETE);  // without a JIT the interpreter does the same, slower
   }
   ~Code() { pcre2_code_free(code); }
   Code(const Code&) = delete;
@@ -118,7 +128,8 @@ constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone wou
 
 struct Regex::Cursor::State {
   State() : data(pcre2_match_data_create(1, nullptr)), limits(pcre2_match_context_create(nullptr)) {
-    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory, "no memory for a regular-expression match: give the job more memory");
+    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
+             "no memory for a regular-expression match: give the job more memory");
     pcre2_set_heap_limit(limits, heap_kib);
   }
   ~State() {
@@ -146,15 +157,18 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
   return Regex(pattern, where);
 }
 
-bool Regex::find(std::string_view text, size_t from, Cursor& cursor, size_t& start, size_t& end) const {
+bool Regex::find(std::string_view text, size_t from, Cursor& cursor, size_t& start,
+                 size_t& end) const {
   const auto match = [&](uint32_t options) {
     return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        PCRE2_NO_UTF_CHECK | options, cursor.state_->data, cursor.state_->limits);
   };
   int result = match(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT)
+    result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
   if (result == PCRE2_ERROR_NOMATCH) return false;
-  VALIDATE(result >= 0, ExitCode::bad_data, code_->where, ": its pattern gives up on a text of ", text.size(), " bytes (", message_of(result),
+  VALIDATE(result >= 0, ExitCode::bad_data, code_->where, ": its pattern gives up on a text of ",
+           text.size(), " bytes (", message_of(result),
            "): shorten the text, or use a tokenizer with another pattern");
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(cursor.state_->data);
   start = offsets[0];

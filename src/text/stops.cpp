@@ -7,7 +7,8 @@
 
 namespace trireme::text {
 
-std::function<bool(int32_t)> stop_string_predicate(const Tokenizer& tokenizer, const std::vector<std::string>& strings) {
+std::function<bool(int32_t)> stop_string_predicate(const Tokenizer& tokenizer,
+                                                   const std::vector<std::string>& strings) {
   if (strings.empty()) return {};
   size_t longest = 0;
   for (const auto& text : strings) longest = std::max(longest, text.size());
@@ -21,21 +22,26 @@ std::function<bool(int32_t)> stop_string_predicate(const Tokenizer& tokenizer, c
     const std::string piece = state->decoder.push(token);
     const size_t before = state->tail.size();
     state->tail += piece;
-    // Only a text that ends in this piece is new: an earlier one may have come while the answer was not yet allowed to end.
-    const bool found = !piece.empty() && std::any_of(strings.begin(), strings.end(), [&](const std::string& text) {
-      return state->tail.find(text, before + 1 > text.size() ? before + 1 - text.size() : 0) != std::string::npos;
-    });
+    // Only a text that ends in this piece is new: an earlier one may have come while the answer was
+    // not yet allowed to end.
+    const bool found =
+        !piece.empty() && std::any_of(strings.begin(), strings.end(), [&](const std::string& text) {
+          return state->tail.find(text, before + 1 > text.size() ? before + 1 - text.size() : 0) !=
+                 std::string::npos;
+        });
     if (state->tail.size() > longest) state->tail.erase(0, state->tail.size() - longest);
     return found;
   };
 }
 
 Stops stops_of(const Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
-               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key) {
+               const std::vector<std::string>& strings, int64_t vocabulary,
+               const std::string& key) {
   Stops stops;
   if (!ignore_eos) stops.ids.assign(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   for (const int64_t id : ids) {
-    VALIDATE(id >= 0 && id < vocabulary, ExitCode::configuration, key, " has ", id, ", the model's vocabulary has ", vocabulary,
+    VALIDATE(id >= 0 && id < vocabulary, ExitCode::configuration, key, " has ", id,
+             ", the model's vocabulary has ", vocabulary,
              " tokens (such a token never comes): correct or remove it");
     stops.ids.push_back(static_cast<int32_t>(id));
   }

@@ -13,12 +13,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t largest_side_file = uint64_t{16} << 20;
-constexpr const char* single_names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+constexpr const char* single_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
 
 Json read_if_there(const fs::path& file) {
   if (!fs::exists(file)) return Json();
   Json json = read_json_file(file.string(), largest_side_file);
-  VALIDATE(json.is_object(), ExitCode::bad_data, file.string(), ": not a JSON object but ", kind_of(json), ": replace the file");
+  VALIDATE(json.is_object(), ExitCode::bad_data, file.string(), ": not a JSON object but ",
+           kind_of(json), ": replace the file");
   return json;
 }
 
@@ -26,8 +28,10 @@ Json read_if_there(const fs::path& file) {
 std::string token_text(const Json& json, const std::string& name, const std::string& where) {
   if (json.is_null()) return "";
   if (json.is_string()) return json.get<std::string>();
-  if (json.is_object() && json.contains("content") && json["content"].is_string()) return json["content"].get<std::string>();
-  throw UserError(ExitCode::bad_data, where + ": " + name + " is " + kind_of(json) + ", expected a text: the file is damaged");
+  if (json.is_object() && json.contains("content") && json["content"].is_string())
+    return json["content"].get<std::string>();
+  throw UserError(ExitCode::bad_data, where + ": " + name + " is " + kind_of(json) +
+                                          ", expected a text: the file is damaged");
 }
 
 class SpecialTokenReader {
@@ -50,7 +54,8 @@ class SpecialTokenReader {
   }
 
  private:
-  // The value of a key in tokenizer_config.json, else in special_tokens_map.json; null when neither has it.
+  // The value of a key in tokenizer_config.json, else in special_tokens_map.json; null when neither
+  // has it.
   Json find(const char* key) const {
     for (const Json* json : {&files_.tokenizer_config, &files_.special_tokens_map}) {
       if (!json->is_object()) continue;
@@ -60,14 +65,16 @@ class SpecialTokenReader {
     return Json();
   }
   bool is_added(const std::string& content) const {
-    return std::any_of(model_.added.begin(), model_.added.end(), [&](const AddedToken& t) { return t.content == content; });
+    return std::any_of(model_.added.begin(), model_.added.end(),
+                       [&](const AddedToken& t) { return t.content == content; });
   }
   // HF adds named special tokens that tokenizer.json does not list.
   void add_named(const std::string& content, const std::string& name) {
     if (is_added(content)) return;
     const auto id = model_.vocabulary.find(content);
     VALIDATE(id.has_value(), ExitCode::bad_data, where_, ": ", name, " is \"", content,
-             "\", which the vocabulary does not have: correct the name or add the token to tokenizer.json");
+             "\", which the vocabulary does not have: correct the name or add the token to "
+             "tokenizer.json");
     model_.added.push_back({.content = content, .id = *id, .special = true});
     model_.vocabulary.mark_special(*id);
   }
@@ -80,7 +87,8 @@ class SpecialTokenReader {
   void read_additional() {
     const Json list = find("additional_special_tokens");
     if (list.is_null()) return;
-    VALIDATE(list.is_array(), ExitCode::bad_data, where_, ": additional_special_tokens is no list: the file is damaged");
+    VALIDATE(list.is_array(), ExitCode::bad_data, where_,
+             ": additional_special_tokens is no list: the file is damaged");
     for (const Json& token : list) {
       const std::string content = token_text(token, "additional_special_tokens", where_);
       if (!content.empty()) add_named(content, "additional_special_tokens");
@@ -93,7 +101,8 @@ class SpecialTokenReader {
       int64_t id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       VALIDATE(error == std::errc() && end == key.data() + key.size(), ExitCode::bad_data, where_,
-               ": added_tokens_decoder has the key \"", key, "\", expected a token id: the file is damaged");
+               ": added_tokens_decoder has the key \"", key,
+               "\", expected a token id: the file is damaged");
       const AddedToken added = text::read_added_token(token, id, model_.vocabulary, where_);
       if (!is_added(added.content)) model_.added.push_back(added);
     }
@@ -113,12 +122,14 @@ class SpecialTokenReader {
       }
     }
     std::sort(names_.eos_ids.begin(), names_.eos_ids.end());
-    names_.eos_ids.erase(std::unique(names_.eos_ids.begin(), names_.eos_ids.end()), names_.eos_ids.end());
+    names_.eos_ids.erase(std::unique(names_.eos_ids.begin(), names_.eos_ids.end()),
+                         names_.eos_ids.end());
   }
   void add_eos(const Json& json) {
     const int64_t id = read_integer(json, "eos_token_id", files_.generation_file);
-    VALIDATE(id >= 0 && id < model_.vocabulary.size(), ExitCode::bad_data, files_.generation_file, ": eos_token_id ", id,
-             " is outside the vocabulary of ", model_.vocabulary.size(), " tokens: the files do not belong together");
+    VALIDATE(id >= 0 && id < model_.vocabulary.size(), ExitCode::bad_data, files_.generation_file,
+             ": eos_token_id ", id, " is outside the vocabulary of ", model_.vocabulary.size(),
+             " tokens: the files do not belong together");
     names_.eos_ids.push_back(static_cast<TokenId>(id));
   }
   void read_template() {
@@ -143,11 +154,14 @@ class SpecialTokenReader {
     if (found->is_string()) return found->get<std::string>();
     if (found->is_array()) {
       for (const Json& entry : *found) {
-        const bool is_default = entry.is_object() && entry.contains("name") && entry["name"] == "default";
-        if (is_default && entry.contains("template") && entry["template"].is_string()) return entry["template"].get<std::string>();
+        const bool is_default =
+            entry.is_object() && entry.contains("name") && entry["name"] == "default";
+        if (is_default && entry.contains("template") && entry["template"].is_string())
+          return entry["template"].get<std::string>();
       }
     }
-    names_.template_error = where_ + ": chat_template is neither a text nor a list with a template named default";
+    names_.template_error =
+        where_ + ": chat_template is neither a text nor a list with a template named default";
     return std::nullopt;
   }
 
@@ -169,7 +183,8 @@ SideFiles read_side_files(const std::string& folder) {
   files.generation_file = (path / (own ? "generation_config.json" : "config.json")).string();
   files.generation_config = read_if_there(files.generation_file);
   const fs::path template_file = path / "chat_template.jinja";
-  if (fs::exists(template_file)) files.template_file_text = base::read_file(template_file, largest_side_file);
+  if (fs::exists(template_file))
+    files.template_file_text = base::read_file(template_file, largest_side_file);
   return files;
 }
 

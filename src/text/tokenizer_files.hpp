@@ -1,5 +1,5 @@
-// The files of a tokenizer, read: `tokenizer.json` into the parts that encode and decode, the small files beside it into
-// the names of special tokens and the chat template.
+// The files of a tokenizer, read: `tokenizer.json` into the parts that encode and decode, the small
+// files beside it into the names of special tokens and the chat template.
 #pragma once
 
 #include <array>
@@ -23,20 +23,20 @@ struct TokenizerModel {
   Vocabulary vocabulary;
   Bpe bpe;
   PreTokenizer pre_tokenizer;
-  bool nfc = false;              // the normaliser; none otherwise
+  bool nfc = false;  // the normaliser; none otherwise
   std::vector<AddedToken> added;
-  std::vector<TokenId> prefix;   // what the post-processor puts in front
-  std::vector<TokenId> suffix;   // and behind
+  std::vector<TokenId> prefix;  // what the post-processor puts in front
+  std::vector<TokenId> suffix;  // and behind
 };
 TokenizerModel read_tokenizer_json(const Json& json, const std::string& file);
 
 // The files beside it, as far as they exist (null otherwise).
 struct SideFiles {
-  std::string folder;            // for messages
+  std::string folder;  // for messages
   Json tokenizer_config;
   Json special_tokens_map;
-  Json generation_config;        // or the model's config.json: only eos_token_id is read
-  std::string generation_file;   // which of the two
+  Json generation_config;       // or the model's config.json: only eos_token_id is read
+  std::string generation_file;  // which of the two
   std::optional<std::string> template_file_text;  // chat_template.jinja
 };
 SideFiles read_side_files(const std::string& folder);
@@ -46,13 +46,15 @@ struct SpecialTokenNames {
   std::vector<TokenId> eos_ids;              // ascending
   std::map<std::string, std::string> texts;  // "bos_token" -> its text, for chat templates
   std::optional<ChatTemplate> chat_template;
-  std::string template_error;                // why there is none although the model has one; "" otherwise
+  std::string template_error;  // why there is none although the model has one; "" otherwise
 };
-// Adds the special tokens that only the side files name to `model`, as HF does when it loads a tokenizer.
+// Adds the special tokens that only the side files name to `model`, as HF does when it loads a
+// tokenizer.
 SpecialTokenNames read_special_tokens(const SideFiles& files, TokenizerModel& model);
 
 // One added token of `tokenizer.json` or of `added_tokens_decoder`, put into the vocabulary.
-AddedToken read_added_token(const Json& json, int64_t id, Vocabulary& vocabulary, const std::string& where);
+AddedToken read_added_token(const Json& json, int64_t id, Vocabulary& vocabulary,
+                            const std::string& where);
 
 // An integer, for messages `name`; throws UserError(bad_data) for anything else.
 int64_t read_integer(const Json& json, const std::string& name, const std::string& where);

@@ -1,13 +1,12 @@
 #include "trireme/text/utf8.hpp"
 
-
 namespace trireme::text {
 
 namespace {
 
 struct Lead {
-  size_t length;        // of the character; 0 = no lead byte
-  uint8_t low, high;    // range of the second byte
+  size_t length;      // of the character; 0 = no lead byte
+  uint8_t low, high;  // range of the second byte
 };
 
 Lead lead_of(uint8_t byte) {
@@ -89,8 +88,9 @@ std::string utf8_lossy(std::string_view text) {
 }
 
 bool is_white_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 bool is_python_space(char32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
@@ -109,7 +109,8 @@ size_t trailing_space(std::string_view text, bool (*is_space)(char32_t)) {
   size_t end = text.size();
   while (end > 0) {
     size_t start = end - 1;
-    while (start > 0 && end - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80) --start;
+    while (start > 0 && end - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80)
+      --start;
     const Utf8Step step = utf8_step(text.substr(start, end - start));
     if (step.kind != Utf8::valid || step.length != end - start || !is_space(step.character)) break;
     end = start;

@@ -13,14 +13,16 @@ namespace trireme::text {
 
 class Vocabulary {
  public:
-  // Throws UserError(bad_data) with `where`: negative id, id beyond 2^24, id or token that is there already with another
-  // partner.
+  // Throws UserError(bad_data) with `where`: negative id, id beyond 2^24, id or token that is there
+  // already with another partner.
   void add(const std::string& token, int64_t id, const std::string& where);
   void mark_special(TokenId id) { special_[static_cast<size_t>(id)] = 1; }
 
   // One more than the largest id
   TokenId size() const { return static_cast<TokenId>(tokens_.size()); }
-  bool has(TokenId id) const { return id >= 0 && id < size() && present_[static_cast<size_t>(id)] != 0; }
+  bool has(TokenId id) const {
+    return id >= 0 && id < size() && present_[static_cast<size_t>(id)] != 0;
+  }
   std::optional<TokenId> find(std::string_view token) const;
   const std::string& token(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
   const std::string& bytes(TokenId id) const { return bytes_[static_cast<size_t>(id)]; }

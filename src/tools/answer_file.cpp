@@ -22,7 +22,8 @@ std::string difference(const fs::path& job_file, const AnswerJob& job) {
   std::vector<std::string> changes;
   for (const auto& [name, value] : job) {
     const auto found = was.is_object() ? was.find(name) : was.end();
-    const std::string before = found != was.end() && found->is_string() ? found->get<std::string>() : "(none)";
+    const std::string before =
+        found != was.end() && found->is_string() ? found->get<std::string>() : "(none)";
     if (before != value) changes.push_back(base::text(name, ": ", before, " -> ", value));
   }
   return base::join(changes);
@@ -39,7 +40,9 @@ bool take(const std::string& line, AnswerSet& done) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return false;
   const auto index = json.find("index"), sample = json.find("sample");
-  if (index == json.end() || sample == json.end() || !index->is_number_integer() || !sample->is_number_integer()) return false;
+  if (index == json.end() || sample == json.end() || !index->is_number_integer() ||
+      !sample->is_number_integer())
+    return false;
   return done.add(index->get<int64_t>(), sample->get<int64_t>());
 }
 
@@ -64,9 +67,11 @@ bool AnswerSet::has(int64_t prompt, int64_t sample) const {
 }
 
 bool AnswerSet::add(int64_t prompt, int64_t sample) {
-  if (prompt < 0 || prompt >= prompts_ || sample < 0 || sample >= samples_ || has(prompt, sample)) return false;
+  if (prompt < 0 || prompt >= prompts_ || sample < 0 || sample >= samples_ || has(prompt, sample))
+    return false;
   const int64_t at = prompt * samples_ + sample;
-  bits_[static_cast<size_t>(at / 8)] = static_cast<uint8_t>(bits_[static_cast<size_t>(at / 8)] | 1 << (at % 8));
+  bits_[static_cast<size_t>(at / 8)] =
+      static_cast<uint8_t>(bits_[static_cast<size_t>(at / 8)] | 1 << (at % 8));
   ++size_;
   return true;
 }
@@ -78,7 +83,8 @@ bool AnswerSet::has_all(int64_t prompt) const {
   return true;
 }
 
-AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& done) : output_(path, OutputFile::Leftover::kept) {
+AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& done)
+    : output_(path, OutputFile::Leftover::kept) {
   if (output_.partial().empty()) return;
   job_file_ = path;
   job_file_ += ".job";
@@ -87,15 +93,21 @@ AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& do
     write_job(job_file_, job);
     return;
   }
-  VALIDATE(fs::exists(job_file_), ExitCode::configuration, output_.partial().string(), " is there without ", job_file_.string(),
+  VALIDATE(fs::exists(job_file_), ExitCode::configuration, output_.partial().string(),
+           " is there without ", job_file_.string(),
            ", so that nobody knows what it answers: remove it");
   const std::string changes = difference(job_file_, job);
-  VALIDATE(changes.empty(), ExitCode::configuration, output_.partial().string(), " has answers of another job (", changes,
-           "): give the same options and prompts to go on with it, remove it to begin anew, or name another output");
+  VALIDATE(changes.empty(), ExitCode::configuration, output_.partial().string(),
+           " has answers of another job (", changes,
+           "): give the same options and prompts to go on with it, remove it to begin anew, or "
+           "name another output");
   const uint64_t whole = take_lines(output_.partial(), done);
   output_.cut(whole);
-  log::info(base::text("goes on behind ", done.size(), " of ", done.wanted(), " answers in ", output_.partial().string(),
-                       whole < bytes ? base::text(" (", bytes - whole, " bytes behind the last whole line are dropped)") : ""));
+  log::info(base::text("goes on behind ", done.size(), " of ", done.wanted(), " answers in ",
+                       output_.partial().string(),
+                       whole < bytes ? base::text(" (", bytes - whole,
+                                                  " bytes behind the last whole line are dropped)")
+                                     : ""));
 }
 
 void AnswerFile::finish() {

@@ -1,8 +1,10 @@
-// The output of `trireme generate`, which a run that was cut off leaves in a state from which the next one goes on.
+// The output of `trireme generate`, which a run that was cut off leaves in a state from which the
+// next one goes on.
 //
-// Beside OUTPUT.partial, which takes the answers as they finish, stands OUTPUT.job: what they are answers to. A run that finds both, with the same
-// job, keeps the lines that are whole and adds what is missing. Draws depend on nothing but seed, prompt and sample, so an answer that is written a
-// second time is the same one, and nothing that is damaged has to be kept.
+// Beside OUTPUT.partial, which takes the answers as they finish, stands OUTPUT.job: what they are
+// answers to. A run that finds both, with the same job, keeps the lines that are whole and adds
+// what is missing. Draws depend on nothing but seed, prompt and sample, so an answer that is
+// written a second time is the same one, and nothing that is damaged has to be kept.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,10 @@ namespace trireme::tools {
 class AnswerSet {
  public:
   AnswerSet() = default;
-  AnswerSet(int64_t prompts, int64_t samples) : prompts_(prompts), samples_(samples), bits_(static_cast<size_t>((prompts * samples + 7) / 8), 0) {}
+  AnswerSet(int64_t prompts, int64_t samples)
+      : prompts_(prompts),
+        samples_(samples),
+        bits_(static_cast<size_t>((prompts * samples + 7) / 8), 0) {}
 
   int64_t size() const { return size_; }
   int64_t wanted() const { return prompts_ * samples_; }
@@ -35,7 +40,8 @@ class AnswerSet {
   std::vector<uint8_t> bits_;
 
  public:
-  static constexpr auto fields = std::tuple{&AnswerSet::prompts_, &AnswerSet::samples_, &AnswerSet::size_, &AnswerSet::bits_};
+  static constexpr auto fields =
+      std::tuple{&AnswerSet::prompts_, &AnswerSet::samples_, &AnswerSet::size_, &AnswerSet::bits_};
 };
 
 // What decides about the answers: name and value of each setting, in one order.
@@ -43,7 +49,8 @@ using AnswerJob = std::vector<std::pair<std::string, std::string>>;
 
 class AnswerFile {
  public:
-  // Adds the answers that an earlier run has left to `done`. Throws UserError: configuration when they are those of another job, locked.
+  // Adds the answers that an earlier run has left to `done`. Throws UserError: configuration when
+  // they are those of another job, locked.
   AnswerFile(const std::filesystem::path& path, const AnswerJob& job, AnswerSet& done);
   void write(std::string_view lines) { output_.write(lines); }
   void finish();

@@ -1,22 +1,22 @@
 #include <optional>
 #include <vector>
 
-#include "trireme/driver/progress.hpp"
 #include "tools/copy_model.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/deck.hpp"
-#include "trireme/tools/commands.hpp"
+#include "trireme/driver/progress.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/text/tokenizer.hpp"
+#include "trireme/tools/commands.hpp"
 
 namespace trireme::tools {
 namespace {
 
-model::ModelExport::Options export_options(const ConvertCommand& command, const std::filesystem::path& tokenizer_from) {
-  return {.type = model::stored_type_of(command.dtype),
-          .tokenizer_from = tokenizer_from};
+model::ModelExport::Options export_options(const ConvertCommand& command,
+                                           const std::filesystem::path& tokenizer_from) {
+  return {.type = model::stored_type_of(command.dtype), .tokenizer_from = tokenizer_from};
 }
 
 text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
@@ -46,7 +46,10 @@ void convert_gguf(const ConvertCommand& command) {
   std::filesystem::create_directories(command.output);
   text::write_tokenizer(parts, command.output);  // first: it refuses what it does not know
   copy_model(
-      spec, [&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, file, 0, out); },
+      spec,
+      [&](size_t p, const base::Block& block, float* out) {
+        model::load_parameter(spec, p, block, file, 0, out);
+      },
       command.output, export_options(command, {}));
 }
 
@@ -56,7 +59,10 @@ void convert_folder(const ConvertCommand& command) {
   const auto spec = model::describe(folder.shape, head);
   model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
   copy_model(
-      spec, [&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, *folder.weights, 0, out); },
+      spec,
+      [&](size_t p, const base::Block& block, float* out) {
+        model::load_parameter(spec, p, block, *folder.weights, 0, out);
+      },
       command.output, export_options(command, command.input));
 }
 
@@ -76,11 +82,14 @@ CheckpointPart part_of(const std::string& name) {
 std::filesystem::path checkpoint_folder(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return path;
   for (const auto& folder : {path, path / "ckpt"}) {
-    // The latest save, as a restart would take it; a step that a run has left behind may have a greater number.
+    // The latest save, as a restart would take it; a step that a run has left behind may have a
+    // greater number.
     const auto whole = checkpoint::list_committed(folder);
     if (!whole.empty()) return folder / checkpoint::folder_name(whole.front().step);
     const auto steps = checkpoint::list_steps(folder);
-    if (!steps.empty()) return folder / checkpoint::folder_name(steps.front());  // reading it says what is wrong with it
+    if (!steps.empty())
+      return folder /
+             checkpoint::folder_name(steps.front());  // reading it says what is wrong with it
   }
   return {};
 }
@@ -89,15 +98,17 @@ void convert_checkpoint(const ConvertCommand& command, const std::filesystem::pa
   auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
   const driver::Progress progress = driver::progress_from_json(reader.state());
-  if (progress.command == "rm") part.head = model::HeadKind::score;  // what it trains is a reward model
+  if (progress.command == "rm")
+    part.head = model::HeadKind::score;  // what it trains is a reward model
   std::filesystem::path model = command.config;
   if (model.empty()) {
     const auto options = config::parse_deck(progress.deck, "the checkpoint's deck");
     model = options.model.path.empty() ? options.model.shape : options.model.path;
   }
   const auto spec = model::describe(config::load_model_shape(model), part.head);
-  VALIDATE(reader.find(part.prefix + spec.parameters.front().spec.name), ExitCode::bad_data, folder.string(), " has no ", command.part,
-           " (", part.prefix, spec.parameters.front().spec.name, " is not in it)");
+  VALIDATE(reader.find(part.prefix + spec.parameters.front().spec.name), ExitCode::bad_data,
+           folder.string(), " has no ", command.part, " (", part.prefix,
+           spec.parameters.front().spec.name, " is not in it)");
   copy_model(
       spec,
       [&](size_t p, const base::Block& block, float* out) {
@@ -106,13 +117,16 @@ void convert_checkpoint(const ConvertCommand& command, const std::filesystem::pa
             {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
         reader.read(requests);
       },
-      command.output, export_options(command, std::filesystem::is_directory(model) ? model : std::filesystem::path{}));
+      command.output,
+      export_options(command,
+                     std::filesystem::is_directory(model) ? model : std::filesystem::path{}));
 }
 
 }  // namespace
 
 ExitCode run_convert(const ConvertCommand& command) {
-  VALIDATE(std::filesystem::exists(command.input), ExitCode::input_missing, command.input.string(), " does not exist: check the path");
+  VALIDATE(std::filesystem::exists(command.input), ExitCode::input_missing, command.input.string(),
+           " does not exist: check the path");
   const auto checkpoint = checkpoint_folder(command.input);
   if (!checkpoint.empty()) {
     convert_checkpoint(command, checkpoint);

@@ -5,17 +5,19 @@
 
 namespace trireme::tools {
 
-void copy_model(const model::ModelSpec& spec, const ReadBlock& read, const std::filesystem::path& folder,
-                const model::ModelExport::Options& options) {
+void copy_model(const model::ModelSpec& spec, const ReadBlock& read,
+                const std::filesystem::path& folder, const model::ModelExport::Options& options) {
   constexpr int64_t piece = int64_t{16} << 20;  // elements held at a time
   model::ModelExport target(folder, spec, options);
   target.create();
   std::vector<float> values;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     const auto& tensor = spec.parameters[p].spec;
-    const int64_t rows_at_once = std::max<int64_t>(1, piece / std::max<int64_t>(1, tensor.columns()));
+    const int64_t rows_at_once =
+        std::max<int64_t>(1, piece / std::max<int64_t>(1, tensor.columns()));
     for (int64_t row = 0; row < tensor.rows(); row += rows_at_once) {
-      const base::Block block{row, std::min(rows_at_once, tensor.rows() - row), 0, tensor.columns()};
+      const base::Block block{row, std::min(rows_at_once, tensor.rows() - row), 0,
+                              tensor.columns()};
       values.resize(static_cast<size_t>(block.elements()));
       read(p, block, values.data());
       target.write(p, block, values.data());

@@ -12,7 +12,7 @@ namespace trireme::tools {
 using ReadBlock = std::function<void(size_t parameter, const base::Block& block, float* out)>;
 
 // Creates, fills and commits `folder`. One process.
-void copy_model(const model::ModelSpec& spec, const ReadBlock& read, const std::filesystem::path& folder,
-                const model::ModelExport::Options& options);
+void copy_model(const model::ModelSpec& spec, const ReadBlock& read,
+                const std::filesystem::path& folder, const model::ModelExport::Options& options);
 
 }  // namespace trireme::tools

@@ -21,47 +21,61 @@ namespace {
 void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
 
 // config.json, and the headers of weights, of all models that the run would open.
-void check_models(const config::Options& options, config::Command command, const text::Tokenizer& tokenizer) {
+void check_models(const config::Options& options, config::Command command,
+                  const text::Tokenizer& tokenizer) {
   const bool ppo = command == config::Command::ppo;
   const learn::ModelStart trained = learn::trained_start(options, learn::head_of(command));
   tokenizer.check_model(trained.spec.shape.vocab);
   std::optional<learn::ModelStart> critic;
   if (ppo && options.has_critic()) critic = learn::critic_start(options, trained);
-  if (command == config::Command::dpo || (ppo && options.needs_reference())) learn::reference_start(options, trained);
+  if (command == config::Command::dpo || (ppo && options.needs_reference()))
+    learn::reference_start(options, trained);
   const std::vector<std::string> names = reward::source_names(options);
   for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
-    if (source.kind == config::RewardKind::model) reward::check_model(source, names[i], options.reward.normalize_enable, options.tokenizer_path());
+    if (source.kind == config::RewardKind::model)
+      reward::check_model(source, names[i], options.reward.normalize_enable,
+                          options.tokenizer_path());
   }
   if (ppo) learn::check_positions(options, trained, critic);
 }
 
 void print_counts(const std::string& key, const data::SetCounts& counts) {
-  std::string line = base::text("data: ", key, ", ", std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0}), " records");
+  std::string line =
+      base::text("data: ", key, ", ",
+                 std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0}), " records");
   if (counts.too_long > 0) line += base::text(", ", counts.too_long, " too long and left out");
   if (counts.empty > 0) line += base::text(", ", counts.empty, " empty and left out");
   print_line(line);
 }
 
 // Every line of the data, encoded as the run would.
-void check_data(const config::Options& options, config::Command command, const text::Tokenizer& tokenizer) {
-  const auto check = [&](const std::string& key, const config::Strings& files, bool prompts, bool pairs) {
+void check_data(const config::Options& options, config::Command command,
+                const text::Tokenizer& tokenizer) {
+  const auto check = [&](const std::string& key, const config::Strings& files, bool prompts,
+                         bool pairs) {
     if (files.empty()) return;
-    const data::SetOptions set = learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
+    const data::SetOptions set =
+        learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
     print_counts(key, prompts ? data::PromptSet::load(set, tokenizer).counts()
-                              : pairs ? data::PreferenceSet::load(set, tokenizer).counts() : data::SftSet::load(set, tokenizer).counts());
+                      : pairs ? data::PreferenceSet::load(set, tokenizer).counts()
+                              : data::SftSet::load(set, tokenizer).counts());
   };
-  const bool ppo = command == config::Command::ppo, pairs = command == config::Command::rm || command == config::Command::dpo;
-  check(ppo ? "data.prompt_dataset" : "data.dataset", ppo ? options.data.prompt_dataset : options.data.dataset, ppo, pairs);
+  const bool ppo = command == config::Command::ppo,
+             pairs = command == config::Command::rm || command == config::Command::dpo;
+  check(ppo ? "data.prompt_dataset" : "data.dataset",
+        ppo ? options.data.prompt_dataset : options.data.dataset, ppo, pairs);
   check("eval.dataset", options.eval.dataset, ppo, pairs);
-  if (ppo && options.actor.ptx_coef > 0) check("data.pretrain_dataset", options.data.pretrain_dataset, false, false);
+  if (ppo && options.actor.ptx_coef > 0)
+    check("data.pretrain_dataset", options.data.pretrain_dataset, false, false);
 }
 
 }  // namespace
 
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine) {
   config::refuse_crash_in_production(options);
-  const int per_node = machine.ranks_per_node > 0 ? std::min(machine.ranks_per_node, machine.ranks) : machine.ranks;
+  const int per_node =
+      machine.ranks_per_node > 0 ? std::min(machine.ranks_per_node, machine.ranks) : machine.ranks;
   const auto node_of_rank = config::block_nodes(machine.ranks, per_node);
   config::Options asked = options;
   if (command != config::Command::ppo) asked.ranks = {};  // every rank trains
@@ -73,11 +87,13 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
 
   const int nodes = node_of_rank.back() + 1;
   print_line(base::text("deck: valid for ", config::to_string(command)));
-  print_line(base::text("ranks: ", machine.ranks, " on ", nodes, nodes == 1 ? " node" : " nodes", ", ", per_node, " a node"));
+  print_line(base::text("ranks: ", machine.ranks, " on ", nodes, nodes == 1 ? " node" : " nodes",
+                        ", ", per_node, " a node"));
   const auto lines = config::describe_placement(asked, roles, node_of_rank);
   if (command == config::Command::ppo) {
     for (const auto& line : lines) print_line("role: " + line);
-    for (const auto& warning : config::placement_warnings(asked, roles, node_of_rank)) print_line("warning: " + warning);
+    for (const auto& warning : config::placement_warnings(asked, roles, node_of_rank))
+      print_line("warning: " + warning);
   } else {
     print_line("role: " + lines.front());
   }

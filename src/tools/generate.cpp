@@ -11,31 +11,32 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/machine/compute_type.hpp"
-#include "trireme/machine/device.hpp"
 #include "tools/answer_file.hpp"
 #include "tools/load_weights.hpp"
 #include "tools/prompt_feed.hpp"
-#include "trireme/machine/threads.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/data/jsonl.hpp"
-#include "trireme/tools/commands.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/comm/mesh.hpp"
 #include "trireme/comm/topology.hpp"
+#include "trireme/data/jsonl.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/learn/same_inputs.hpp"
+#include "trireme/machine/compute_type.hpp"
+#include "trireme/machine/device.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/text/logit_bias.hpp"
 #include "trireme/text/stops.hpp"
+#include "trireme/tools/commands.hpp"
 
 namespace trireme::tools {
 namespace {
 
-// Sequences that a replica has taken on, in units of its batch: as many as the scheduler looks at when it seeks one that can begin.
+// Sequences that a replica has taken on, in units of its batch: as many as the scheduler looks at
+// when it seeks one that can begin.
 constexpr int64_t batches_ahead = 4;
 constexpr double seconds_between_reports = 60;
 // What may lie at rank 0, of each replica.
@@ -49,9 +50,13 @@ config::Options as_options(const GenerateCommand& command, const model::ModelSpe
   return options;
 }
 
-uint64_t id_of(int64_t index, int64_t sample) { return request_id(index >> 20, index & ((int64_t{1} << 20) - 1), sample); }
+uint64_t id_of(int64_t index, int64_t sample) {
+  return request_id(index >> 20, index & ((int64_t{1} << 20) - 1), sample);
+}
 
-std::string as_text(const std::vector<std::string>& values) { return base::text("[", base::join(values), "]"); }
+std::string as_text(const std::vector<std::string>& values) {
+  return base::text("[", base::join(values), "]");
+}
 // With all digits, so that equal texts are equal numbers.
 std::string as_text(double value) {
   std::array<char, 32> text{};
@@ -70,30 +75,36 @@ class GenerateTool {
         topology_(comm::discover(world_)),
         device_(choose_device()),
         ranks_(make_mesh(command.tensor_parallel)),
-        threads_(machine::plan_threads(as_options(command_, spec_), world_, topology_, {0, 1, 0}).generator),
-        weights_(spec_, config::compute_type(command_.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor),
+        threads_(machine::plan_threads(as_options(command_, spec_), world_, topology_, {0, 1, 0})
+                     .generator),
+        weights_(spec_, config::compute_type(command_.dtype), ranks_.place(comm::Axis::tensor),
+                 ranks_.size(comm::Axis::tensor),
                  device_.is_cpu() ? generate::Place::host : generate::Place::device),
         mail_(world_, "answers", mail_limits) {
     tokenizer_.check_model(spec_.shape.vocab);
-    stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
-                      "--stop-token-ids");
-    biases_ = text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
+    stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop,
+                            spec_.shape.vocab, "--stop-token-ids");
+    biases_ =
+        text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
     survey_ = survey_prompts(command_.input, tokenizer_, spec_.shape.max_positions, world_);
-    feed_.emplace(command_.input, tokenizer_, survey_.prompts, ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
+    feed_.emplace(command_.input, tokenizer_, survey_.prompts, ranks_.place(comm::Axis::data),
+                  ranks_.size(comm::Axis::data));
     open_output();
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     threads_.use();
     if (command_.weights == config::RolloutWeights::int8) weights_.add_int8(spec_);
     load_weights(spec_, *folder_.weights, weights_);
     weights_.quantise();
-    engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), ranks_.along(comm::Axis::tensor));
+    engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(),
+                                                 ranks_.along(comm::Axis::tensor));
   }
 
   // No rank waits for another replica before the end.
   ExitCode run() {
     watch_.restart();
     for (take_prompts(); !engine_->idle(); take_prompts()) {
-      comm::wait_until("room for answers at rank 0", [this] { return mail_.progress(), !mail_.congested(); });
+      comm::wait_until("room for answers at rank 0",
+                       [this] { return mail_.progress(), !mail_.congested(); });
       std::string lines;
       for (const auto& result : engine_->step().finished) lines += line_of(result);
       if (leads_replica() && !lines.empty()) mail_.post(0, std::move(lines));
@@ -102,11 +113,13 @@ class GenerateTool {
     if (leads_replica()) mail_.post(0, "");  // there is no more
     comm::wait_until("the other replicas' answers", [this] {
       if (output_) collect();
-      return mail_.progress(), mail_.quiet() && (!output_ || replicas_done_ == ranks_.size(comm::Axis::data));
+      return mail_.progress(),
+             mail_.quiet() && (!output_ || replicas_done_ == ranks_.size(comm::Axis::data));
     });
     if (output_) {
-      VALIDATE(written_ + done_.size() == done_.wanted(), ExitCode::internal, "there are ", written_, " answers and ", done_.size(),
-               " of earlier runs, instead of ", done_.wanted());
+      VALIDATE(written_ + done_.size() == done_.wanted(), ExitCode::internal, "there are ",
+               written_, " answers and ", done_.size(), " of earlier runs, instead of ",
+               done_.wanted());
       output_->finish();
     }
     world_.sleeping_barrier([this] { return mail_.progress(), false; });
@@ -119,7 +132,8 @@ class GenerateTool {
   at::Device choose_device() {
     const at::Device device = machine::choose_device(command_.device, world_, topology_);
     machine::use_device(device, false, world_);
-    command_.dtype = config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
+    command_.dtype =
+        config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
     return device;
   }
 
@@ -128,8 +142,9 @@ class GenerateTool {
 
   // Every rank generates.
   comm::Mesh make_mesh(int degree) const {
-    VALIDATE(degree <= world_.size() && world_.size() % degree == 0, ExitCode::configuration, "--tensor-parallel ", degree,
-             " does not divide the ", world_.size(), " ranks: start a multiple of it");
+    VALIDATE(degree <= world_.size() && world_.size() % degree == 0, ExitCode::configuration,
+             "--tensor-parallel ", degree, " does not divide the ", world_.size(),
+             " ranks: start a multiple of it");
     std::vector<int> all(static_cast<size_t>(world_.size()));
     std::iota(all.begin(), all.end(), 0);
     return comm::mesh_of_replicas(world_, topology_, all, degree, "generators");
@@ -169,10 +184,13 @@ class GenerateTool {
     options.backend = generate::backend_kind(command_.backend);
     options.max_batch = command_.max_batch;
     options.speculation_tokens = command_.speculation_tokens;
-    const int64_t longest = std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
+    const int64_t longest =
+        std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
-    options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
-                                            machine::free_memory(device_) / std::ssize(machine::ranks_on_device(world_, topology_, device_)));
+    options.kv_bytes = plan::kv_cache_bytes(
+        {0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
+        machine::free_memory(device_) /
+            std::ssize(machine::ranks_on_device(world_, topology_, device_)));
     return options;
   }
 
@@ -194,7 +212,9 @@ class GenerateTool {
     request.sampling = {.temperature = command_.temperature,
                         .top_p = command_.top_p,
                         .top_k = command_.top_k,
-                        .max_new_tokens = std::min(command_.max_new_tokens, spec_.shape.max_positions - static_cast<int64_t>(prompt.ids.size())),
+                        .max_new_tokens = std::min(
+                            command_.max_new_tokens,
+                            spec_.shape.max_positions - static_cast<int64_t>(prompt.ids.size())),
                         .min_new_tokens = command_.min_new_tokens,
                         .stop_ids = stops_.ids,
                         .logit_bias = biases_,
@@ -231,23 +251,37 @@ class GenerateTool {
     written_ += std::count(lines.begin(), lines.end(), '\n');
     if (since_report_.seconds() < seconds_between_reports) return;
     since_report_.restart();
-    log::info(base::text(written_ + done_.size(), " of ", done_.wanted(), " answers after ", base::fixed(watch_.seconds(), 0), " s"));
+    log::info(base::text(written_ + done_.size(), " of ", done_.wanted(), " answers after ",
+                         base::fixed(watch_.seconds(), 0), " s"));
   }
 
   void report() const {
     const generate::EngineCounters& mine = engine_->counters();
-    const auto of_replicas = [&](int64_t value) { return world_.sum(leads_replica() ? value : int64_t{0}); };
-    const int64_t tokens = of_replicas(mine.generated_tokens), computed = of_replicas(mine.prefill_tokens), shared = of_replicas(mine.shared_tokens);
-    const int64_t proposed = of_replicas(mine.proposed_tokens), accepted = of_replicas(mine.accepted_tokens);
-    const int64_t decoded = of_replicas(mine.decode_tokens) - accepted, places = of_replicas(mine.decode_steps * command_.max_batch);
+    const auto of_replicas = [&](int64_t value) {
+      return world_.sum(leads_replica() ? value : int64_t{0});
+    };
+    const int64_t tokens = of_replicas(mine.generated_tokens),
+                  computed = of_replicas(mine.prefill_tokens),
+                  shared = of_replicas(mine.shared_tokens);
+    const int64_t proposed = of_replicas(mine.proposed_tokens),
+                  accepted = of_replicas(mine.accepted_tokens);
+    const int64_t decoded = of_replicas(mine.decode_tokens) - accepted,
+                  places = of_replicas(mine.decode_steps * command_.max_batch);
     if (world_.rank() != 0) return;
     const double seconds = std::max(1e-9, watch_.seconds());
-    log::info(base::text(survey_.prompts, " prompts, ", done_.wanted(), " answers",
-                         done_.size() > 0 ? base::text(" (", done_.size(), " of them by earlier runs)") : "", ", ", tokens, " tokens in ",
-                         base::fixed(seconds, 1), " s: ", base::fixed(static_cast<double>(tokens) / seconds, 1), " tokens/s; prompt tokens: ",
-                         computed, " computed, ", shared, " shared; batch of ", command_.max_batch, ": ",
-                         base::fixed(100 * static_cast<double>(decoded) / static_cast<double>(std::max<int64_t>(places, 1)), 0), " % full",
-                         command_.speculation_tokens > 0 ? base::text("; ", accepted, " of ", proposed, " guessed tokens accepted") : ""));
+    log::info(base::text(
+        survey_.prompts, " prompts, ", done_.wanted(), " answers",
+        done_.size() > 0 ? base::text(" (", done_.size(), " of them by earlier runs)") : "", ", ",
+        tokens, " tokens in ", base::fixed(seconds, 1),
+        " s: ", base::fixed(static_cast<double>(tokens) / seconds, 1), " tokens/s; prompt tokens: ",
+        computed, " computed, ", shared, " shared; batch of ", command_.max_batch, ": ",
+        base::fixed(
+            100 * static_cast<double>(decoded) / static_cast<double>(std::max<int64_t>(places, 1)),
+            0),
+        " % full",
+        command_.speculation_tokens > 0
+            ? base::text("; ", accepted, " of ", proposed, " guessed tokens accepted")
+            : ""));
   }
 
   GenerateCommand command_;
@@ -266,8 +300,8 @@ class GenerateTool {
   std::unique_ptr<generate::Engine> engine_;
   PromptSurvey survey_;
   std::optional<PromptFeed> feed_;
-  AnswerSet done_;                    // before this run
-  std::optional<AnswerFile> output_;  // on rank 0
+  AnswerSet done_;                                                      // before this run
+  std::optional<AnswerFile> output_;                                    // on rank 0
   std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> place_of_;  // of unfinished requests
   base::Stopwatch watch_, since_report_;
   int64_t written_ = 0;

@@ -8,9 +8,9 @@
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/tools/commands.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/model/model_files.hpp"
+#include "trireme/tools/commands.hpp"
 
 namespace trireme::tools {
 namespace {
@@ -22,14 +22,16 @@ void print_weights(const model::WeightSource& weights) {
   for (const auto& name : weights.names()) {
     const auto& spec = weights.spec(name);
     elements += spec.elements();
-    print(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name), "\n"));
+    print(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name),
+                     "\n"));
   }
   print(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
 }
 
 void inspect_model(const std::filesystem::path& path) {
   const auto folder = model::open_model(path);
-  const auto spec = model::describe(folder.shape, folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language);
+  const auto spec = model::describe(
+      folder.shape, folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language);
   print(base::text(path.string(), ": ", config::describe(folder.shape, spec.elements()), "\n"));
   print_weights(*folder.weights);
 }
@@ -63,15 +65,20 @@ void inspect_trace(const std::filesystem::path& path) {
   try {
     totals = total_up(json);
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text(path.string(), " is JSON but no trace (", error.what(), "): expected an object with traceEvents"));
+    throw UserError(ExitCode::bad_data,
+                    base::text(path.string(), " is JSON but no trace (", error.what(),
+                               "): expected an object with traceEvents"));
   }
-  print(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end), "\n"));
+  print(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end),
+                   "\n"));
   for (const auto& [name, entry] : totals.by_name) {
-    print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second), " in all\n"));
+    print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second),
+                     " in all\n"));
   }
 }
 
-// Every checkpoint of the folder, or the one that it is; damaged ones are listed like the others, and counted at the end.
+// Every checkpoint of the folder, or the one that it is; damaged ones are listed like the others,
+// and counted at the end.
 void inspect_checkpoints(const std::filesystem::path& path, bool verify) {
   const auto steps = checkpoint::list_steps(path);
   if (steps.empty()) return print(checkpoint::inspect(path, verify));
@@ -86,7 +93,8 @@ void inspect_checkpoints(const std::filesystem::path& path, bool verify) {
       print(base::text("checkpoint ", folder.string(), "\n  DAMAGED\n"));
     }
   }
-  VALIDATE(damaged.empty(), ExitCode::bad_data, damaged.size(), " of ", steps.size(), " checkpoints are damaged:\n", base::join(damaged, "\n"));
+  VALIDATE(damaged.empty(), ExitCode::bad_data, damaged.size(), " of ", steps.size(),
+           " checkpoints are damaged:\n", base::join(damaged, "\n"));
 }
 
 bool is_checkpoint(const std::filesystem::path& path) {
@@ -97,7 +105,8 @@ bool is_checkpoint(const std::filesystem::path& path) {
 
 ExitCode run_inspect(const InspectCommand& command) {
   const auto& path = command.path;
-  VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(), " does not exist: check the path");
+  VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(),
+           " does not exist: check the path");
   if (std::filesystem::is_directory(path)) {
     if (is_checkpoint(path)) {
       inspect_checkpoints(path, command.verify);
@@ -113,8 +122,11 @@ ExitCode run_inspect(const InspectCommand& command) {
   } else if (path.extension() == ".json") {
     inspect_trace(path);
   } else {
-    throw UserError(ExitCode::usage, base::text(path.string(), ": inspect takes a checkpoint, a model folder, a .safetensors or .gguf "
-                                                "file, or a trace.json"));
+    throw UserError(
+        ExitCode::usage,
+        base::text(path.string(),
+                   ": inspect takes a checkpoint, a model folder, a .safetensors or .gguf "
+                   "file, or a trace.json"));
   }
   return ExitCode::done;
 }

@@ -8,6 +8,7 @@
 namespace trireme::tools {
 
 // Each rank reads its own slices only. Local.
-void load_weights(const model::ModelSpec& spec, const model::WeightSource& source, generate::GeneratorWeights& weights);
+void load_weights(const model::ModelSpec& spec, const model::WeightSource& source,
+                  generate::GeneratorWeights& weights);
 
 }  // namespace trireme::tools

@@ -1,6 +1,6 @@
-// The output file of a tool: written beside its final name, renamed when complete, so that a file with the final name is
-// whole. Lines are flushed as they come. "-" is standard output. One process at a time writes it: a second one throws UserError(locked), on file
-// systems that have locks.
+// The output file of a tool: written beside its final name, renamed when complete, so that a file
+// with the final name is whole. Lines are flushed as they come. "-" is standard output. One process
+// at a time writes it: a second one throws UserError(locked), on file systems that have locks.
 #pragma once
 
 #include <cstdint>

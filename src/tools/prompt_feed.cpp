@@ -9,7 +9,8 @@
 
 namespace trireme::tools {
 
-PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer, int64_t max_positions, const comm::CommView& world) {
+PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
+                            int64_t max_positions, const comm::CommView& world) {
   PromptSurvey found;
   comm::fail_together(world, [&] {
     data::InputReader lines(file);
@@ -19,16 +20,17 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
       const auto ids = record.encode(tokenizer);
       const auto tokens = static_cast<int64_t>(ids.size());
       VALIDATE(tokens > 0, ExitCode::bad_data, record.where, ": the prompt has no token");
-      VALIDATE(tokens < max_positions, ExitCode::bad_data, record.where, ": the prompt has ", tokens, " tokens, the model takes ", max_positions,
-               ": shorten it");
+      VALIDATE(tokens < max_positions, ExitCode::bad_data, record.where, ": the prompt has ",
+               tokens, " tokens, the model takes ", max_positions, ": shorten it");
       found.longest = std::max(found.longest, tokens);
       // Added up, so that the shares of the ranks make one number whatever their count.
-      const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
+      const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),
+                                   ids.size() * sizeof ids[0]);
       found.digest += base::fnv1a(bytes) * static_cast<uint64_t>(2 * found.prompts + 1);
     }
   });
-  VALIDATE(world.all(found.prompts == world.broadcast_value(found.prompts, 0)), ExitCode::bad_data, file.string(),
-           " has other lines on other ranks: wait until it is the same everywhere");
+  VALIDATE(world.all(found.prompts == world.broadcast_value(found.prompts, 0)), ExitCode::bad_data,
+           file.string(), " has other lines on other ranks: wait until it is the same everywhere");
   found.longest = world.max(found.longest);
   found.digest = world.sum(found.digest);
   return found;

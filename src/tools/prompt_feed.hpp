@@ -1,4 +1,5 @@
-// The prompts of `trireme generate`: read twice, and one at a time, so that their number costs no memory.
+// The prompts of `trireme generate`: read twice, and one at a time, so that their number costs no
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,28 @@ namespace trireme::tools {
 // What the first reading finds.
 struct PromptSurvey {
   int64_t prompts = 0;
-  int64_t longest = 0;   // tokens
-  uint64_t digest = 0;   // of all tokens
+  int64_t longest = 0;  // tokens
+  uint64_t digest = 0;  // of all tokens
 };
 
-// Checks every prompt before the first is answered, a share on each rank. Collective over `world`. Throws UserError(bad_data) with file:line on all
-// ranks: a line that is none, a prompt without tokens or without room for an answer in `max_positions`.
-PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer, int64_t max_positions, const comm::CommView& world);
+// Checks every prompt before the first is answered, a share on each rank. Collective over `world`.
+// Throws UserError(bad_data) with file:line on all ranks: a line that is none, a prompt without
+// tokens or without room for an answer in `max_positions`.
+PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
+                            int64_t max_positions, const comm::CommView& world);
 
-// The second reading, of the prompts that go to one replica: the places of a file are dealt out in turn, so texts do not depend on their number.
+// The second reading, of the prompts that go to one replica: the places of a file are dealt out in
+// turn, so texts do not depend on their number.
 class PromptFeed {
  public:
   // `tokenizer` must outlive it.
-  PromptFeed(const std::filesystem::path& file, const text::Tokenizer& tokenizer, int64_t prompts, int replica, int replicas)
-      : lines_(file), tokenizer_(tokenizer), prompts_(prompts), replica_(replica), replicas_(replicas) {}
+  PromptFeed(const std::filesystem::path& file, const text::Tokenizer& tokenizer, int64_t prompts,
+             int replica, int replicas)
+      : lines_(file),
+        tokenizer_(tokenizer),
+        prompts_(prompts),
+        replica_(replica),
+        replicas_(replicas) {}
 
   struct Prompt {
     int64_t index = 0;

@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "tools/output.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/comm/topology.hpp"
+#include "trireme/data/jsonl.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
-#include "tools/output.hpp"
-#include "trireme/base/log.hpp"
-#include "trireme/data/jsonl.hpp"
-#include "trireme/data/prompt_set.hpp"
-#include "trireme/tools/commands.hpp"
-#include "trireme/comm/topology.hpp"
-#include "trireme/learn/scoring.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/reward/model_source.hpp"
+#include "trireme/tools/commands.hpp"
 
 namespace trireme::tools {
 namespace {
@@ -47,8 +47,11 @@ class ScoreTool {
     max_positions_ = spec.shape.max_positions;
     model_ = std::make_unique<zero::ShardedModel>(
         spec, world_, std::nullopt, device_,
-        zero::ShardedModelOptions{.name = "model", .compute = type, .training = zero::Training::frozen});
-    model_->load([&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, *folder.weights, 0, out); });
+        zero::ShardedModelOptions{
+            .name = "model", .compute = type, .training = zero::Training::frozen});
+    model_->load([&](size_t p, const base::Block& block, float* out) {
+      model::load_parameter(spec, p, block, *folder.weights, 0, out);
+    });
     if (!command.reward_model.empty()) {
       config::RewardSource source;
       source.kind = config::RewardKind::model;
@@ -87,7 +90,8 @@ class ScoreTool {
     Samples samples;
     std::vector<reward::Request> requests;
     for (size_t i = begin; i < end; ++i) add(i, samples, requests);
-    const at::Tensor log_probs = learn::action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, device_);
+    const at::Tensor log_probs = learn::action_log_probs(
+        *model_, samples, world_, command_.micro_batch_tokens, command_.temperature, device_);
     reward::Scores rewards;
     if (reward_) rewards = reward_->score(requests);
     std::string lines;
@@ -95,7 +99,8 @@ class ScoreTool {
     for (int64_t s = 0; s < samples.size(); ++s) {
       data::JsonObject line;
       line.add("index", static_cast<int64_t>(begin) + s);
-      line.add("log_probs", std::span<const float>(values + samples.begin(s) + 1, static_cast<size_t>(samples.length(s) - 1)));
+      line.add("log_probs", std::span<const float>(values + samples.begin(s) + 1,
+                                                   static_cast<size_t>(samples.length(s) - 1)));
       if (reward_) line.add("reward", double{rewards.values[static_cast<size_t>(s)]});
       lines += line.str() + "\n";
     }
@@ -105,9 +110,13 @@ class ScoreTool {
   void add(size_t i, Samples& samples, std::vector<reward::Request>& requests) const {
     const auto ids = inputs_[i].encode(tokenizer_);
     VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
-    VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data, inputs_[i].where, ": the text has ", ids.size(),
-             " tokens, the model takes ", max_positions_, ": shorten it");
-    samples.add({.id = i, .prompt_row = static_cast<int64_t>(i), .ids = ids, .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
+    VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data,
+             inputs_[i].where, ": the text has ", ids.size(), " tokens, the model takes ",
+             max_positions_, ": shorten it");
+    samples.add({.id = i,
+                 .prompt_row = static_cast<int64_t>(i),
+                 .ids = ids,
+                 .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
     reward::Request request;
     request.id = i;
     request.ids.assign(ids.begin(), ids.end());

@@ -1,7 +1,8 @@
-// The LibTorch headers that Trireme uses, and no more: full ATen.h costs twice the compile time, torch.h four times.
-// Precompiled once (cmake/TriremeModule.cmake). Add an operator here, one line each, sorted.
-// Never include this in a header under include/: those take ATen/core/Tensor.h. Files that see it must not see fmt or
-// spdlog (the wheel brings another fmt). Custom autograd functions also include torch/csrc/autograd/custom_function.h.
+// The LibTorch headers that Trireme uses, and no more: full ATen.h costs twice the compile time,
+// torch.h four times. Precompiled once (cmake/TriremeModule.cmake). Add an operator here, one line
+// each, sorted. Never include this in a header under include/: those take ATen/core/Tensor.h. Files
+// that see it must not see fmt or spdlog (the wheel brings another fmt). Custom autograd functions
+// also include torch/csrc/autograd/custom_function.h.
 #pragma once
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -25,7 +25,8 @@ struct Reading {
   double seconds;
 };
 
-// The clock read between two counter readings; the closest of a few, so that an interruption does not bend the scale.
+// The clock read between two counter readings; the closest of a few, so that an interruption does
+// not bend the scale.
 Reading read_both() {
   Reading best{};
   uint64_t narrowest = UINT64_MAX;
@@ -58,7 +59,8 @@ TickScale TickScale::now() {
   while (reading.seconds - at_start.seconds < shortest_baseline) reading = read_both();
   scale.ticks_zero_ = at_start.ticks;
   scale.seconds_zero_ = at_start.seconds;
-  scale.seconds_per_tick_ = (reading.seconds - at_start.seconds) / static_cast<double>(reading.ticks - at_start.ticks);
+  scale.seconds_per_tick_ =
+      (reading.seconds - at_start.seconds) / static_cast<double>(reading.ticks - at_start.ticks);
   return scale;
 }
 

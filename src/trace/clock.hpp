@@ -1,4 +1,5 @@
-// Time in ticks: the processor's time-stamp counter where the kernel trusts it, else nanoseconds of the monotonic clock.
+// Time in ticks: the processor's time-stamp counter where the kernel trusts it, else nanoseconds of
+// the monotonic clock.
 #pragma once
 
 #include <chrono>
@@ -22,10 +23,19 @@ inline uint64_t ticks() {
 class TickScale {
  public:
   static TickScale now();
-  double seconds(uint64_t at) const { return seconds_zero_ + duration(static_cast<int64_t>(at - ticks_zero_)); }
-  uint64_t ticks(double at) const { return ticks_zero_ + static_cast<uint64_t>(static_cast<int64_t>((at - seconds_zero_) / seconds_per_tick_)); }
-  double duration(int64_t difference) const { return static_cast<double>(difference) * seconds_per_tick_; }
-  double duration(uint64_t difference) const { return static_cast<double>(difference) * seconds_per_tick_; }
+  double seconds(uint64_t at) const {
+    return seconds_zero_ + duration(static_cast<int64_t>(at - ticks_zero_));
+  }
+  uint64_t ticks(double at) const {
+    return ticks_zero_ +
+           static_cast<uint64_t>(static_cast<int64_t>((at - seconds_zero_) / seconds_per_tick_));
+  }
+  double duration(int64_t difference) const {
+    return static_cast<double>(difference) * seconds_per_tick_;
+  }
+  double duration(uint64_t difference) const {
+    return static_cast<double>(difference) * seconds_per_tick_;
+  }
 
  private:
   uint64_t ticks_zero_ = 0;

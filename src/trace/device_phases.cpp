@@ -44,19 +44,23 @@ void DevicePhases::collect(ThreadRecord& main) {
     const Open phase = open_.back();
     open_.pop_back();
     main.add_device_seconds(phase.mark.node, now - phase.since);
-    recorder.device_lane().add_event({phase.mark.name, scale.ticks(phase.since), scale.ticks(now), phase.mark.argument, 0, static_cast<int32_t>(open_.size()),
+    recorder.device_lane().add_event({phase.mark.name, scale.ticks(phase.since), scale.ticks(now),
+                                      phase.mark.argument, 0, static_cast<int32_t>(open_.size()),
                                       Category::phase});
   }
 }
 
-void set_device_clock(std::unique_ptr<DeviceClock> clock) { Recorder::instance().device.set(std::move(clock)); }
+void set_device_clock(std::unique_ptr<DeviceClock> clock) {
+  Recorder::instance().device.set(std::move(clock));
+}
 
 std::map<std::string, double> device_phase_seconds() {
   Recorder& recorder = Recorder::instance();
   recorder.device.collect(recorder.main_thread());
   std::map<std::string, double> out;
   for (const Node& node : recorder.main_thread().copy(ThreadRecord::What::totals).nodes) {
-    if (node.device_seconds > node.device_seconds_at_reset) out[node.name] += node.device_seconds - node.device_seconds_at_reset;
+    if (node.device_seconds > node.device_seconds_at_reset)
+      out[node.name] += node.device_seconds - node.device_seconds_at_reset;
   }
   return out;
 }

@@ -1,4 +1,5 @@
-// The one file that may see NVTX: its header-only C interface does nothing until a profiler injects itself.
+// The one file that may see NVTX: its header-only C interface does nothing until a profiler injects
+// itself.
 #include "trace/recorder.hpp"
 
 #if defined(TRIREME_TRACE_NVTX)
@@ -9,7 +10,8 @@ namespace trireme::trace {
 
 bool forward_to_nvtx() {
 #if defined(TRIREME_TRACE_NVTX)
-  static constexpr Forward nvtx{[](const char* name) { nvtxRangePushA(name); }, [] { nvtxRangePop(); }};
+  static constexpr Forward nvtx{[](const char* name) { nvtxRangePushA(name); },
+                                [] { nvtxRangePop(); }};
   forward = &nvtx;
   return true;
 #else

@@ -35,7 +35,8 @@ std::map<std::string, double> guard_seconds() {
   const TickScale scale = TickScale::now();
   std::map<std::string, double> out;
   for (size_t i = 0; i < names.size(); ++i) {
-    out[names[i]] = scale.duration(spent[i].ticks.load(std::memory_order_relaxed)) + 1e-9 * static_cast<double>(spent[i].nanoseconds.load());
+    out[names[i]] = scale.duration(spent[i].ticks.load(std::memory_order_relaxed)) +
+                    1e-9 * static_cast<double>(spent[i].nanoseconds.load());
   }
   return out;
 }

@@ -34,8 +34,7 @@ Memory host_memory() {
   static std::atomic<int64_t> highest{0};
   const Memory now{field(status, "VmRSS:"), field(status, "VmHWM:")};
   int64_t before = highest.load();
-  while (before < now.peak && !highest.compare_exchange_weak(before, now.peak)) {
-  }
+  while (before < now.peak && !highest.compare_exchange_weak(before, now.peak)) {}
   return {now.resident, std::max(before, now.peak)};
 }
 

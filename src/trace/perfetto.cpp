@@ -35,18 +35,22 @@ std::string json_text(std::string_view text) {
   return out + "\"";
 }
 
-// Renders the events of one rank. Times are whole nanoseconds, rounded the same way for begin and end, so slices stay nested.
+// Renders the events of one rank. Times are whole nanoseconds, rounded the same way for begin and
+// end, so slices stay nested.
 class Renderer {
  public:
-  explicit Renderer(const RankIdentity& identity) : identity_(identity), scale_(TickScale::now()), now_(ticks()) {}
+  explicit Renderer(const RankIdentity& identity)
+      : identity_(identity), scale_(TickScale::now()), now_(ticks()) {}
 
   std::string run() {
-    const std::string name = base::text("rank ", identity_.rank, identity_.roles.empty() ? "" : " (" + identity_.roles + ")",
+    const std::string name = base::text("rank ", identity_.rank,
+                                        identity_.roles.empty() ? "" : " (" + identity_.roles + ")",
                                         identity_.host.empty() ? "" : " on " + identity_.host);
     metadata("process_name", 0, json_text(name));
-    line(base::text(R"({"ph":"M","name":"process_sort_index","pid":)", identity_.rank, R"(,"args":{"sort_index":)",
-                    identity_.rank, "}}"));
-    for (ThreadRecord* thread : Recorder::instance().threads()) render(thread->copy(ThreadRecord::What::everything));
+    line(base::text(R"({"ph":"M","name":"process_sort_index","pid":)", identity_.rank,
+                    R"(,"args":{"sort_index":)", identity_.rank, "}}"));
+    for (ThreadRecord* thread : Recorder::instance().threads())
+      render(thread->copy(ThreadRecord::What::everything));
     return std::move(out_);
   }
 
@@ -54,12 +58,14 @@ class Renderer {
   void render(ThreadRecord::Copy copy) {
     metadata("thread_name", copy.id, json_text(copy.name));
     add_open_regions(copy);
-    std::sort(copy.events.begin(), copy.events.end(),
-              [](const Event& a, const Event& b) { return a.begin != b.begin ? a.begin < b.begin : a.depth < b.depth; });
+    std::sort(copy.events.begin(), copy.events.end(), [](const Event& a, const Event& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.depth < b.depth;
+    });
     for (const Event& event : copy.events) slice(event, copy.id);
     for (const Instant& instant : copy.instants) {
-      line(base::text(R"({"ph":"i","s":"t","name":)", json_text(instant.name), place(copy.id), R"(,"ts":)",
-                      microseconds(nanoseconds(instant.at)), arguments(instant.argument, 0), "}"));
+      line(base::text(R"({"ph":"i","s":"t","name":)", json_text(instant.name), place(copy.id),
+                      R"(,"ts":)", microseconds(nanoseconds(instant.at)),
+                      arguments(instant.argument, 0), "}"));
     }
     for (const CounterSample& sample : copy.counters) counter(sample);
   }
@@ -68,24 +74,27 @@ class Renderer {
   void add_open_regions(ThreadRecord::Copy& copy) const {
     for (const Node& node : copy.nodes) {
       if (node.open_since == 0 || node.open_since > now_) continue;
-      copy.events.push_back({node.name, node.open_since, now_, node.open_argument, 0, node.depth, node.category});
+      copy.events.push_back(
+          {node.name, node.open_since, now_, node.open_argument, 0, node.depth, node.category});
     }
   }
 
   void slice(const Event& event, int thread) {
     const int64_t begin = nanoseconds(event.begin);
     const int64_t end = nanoseconds(event.end);
-    line(base::text(R"({"ph":"X","name":)", json_text(event.name), R"(,"cat":")", to_string(event.category), '"', place(thread),
-                    R"(,"ts":)", microseconds(begin), R"(,"dur":)", microseconds(end - begin),
-                    arguments(event.argument, event.bytes), "}"));
+    line(base::text(R"({"ph":"X","name":)", json_text(event.name), R"(,"cat":")",
+                    to_string(event.category), '"', place(thread), R"(,"ts":)", microseconds(begin),
+                    R"(,"dur":)", microseconds(end - begin), arguments(event.argument, event.bytes),
+                    "}"));
   }
 
   void counter(const CounterSample& sample) {
     if (!std::isfinite(sample.value)) return;  // JSON has no such number
     std::array<char, 40> value{};
     std::snprintf(value.data(), value.size(), "%.9g", sample.value);
-    line(base::text(R"({"ph":"C","name":)", json_text(sample.name), R"(,"pid":)", identity_.rank, R"(,"ts":)",
-                    microseconds(nanoseconds(sample.at)), R"(,"args":{"value":)", value.data(), "}}"));
+    line(base::text(R"({"ph":"C","name":)", json_text(sample.name), R"(,"pid":)", identity_.rank,
+                    R"(,"ts":)", microseconds(nanoseconds(sample.at)), R"(,"args":{"value":)",
+                    value.data(), "}}"));
   }
 
   static std::string arguments(int64_t argument, int64_t bytes) {
@@ -97,21 +106,26 @@ class Renderer {
   }
 
   void metadata(std::string_view what, int thread, const std::string& value) {
-    line(base::text(R"({"ph":"M","name":")", what, '"', place(thread), R"(,"args":{"name":)", value, "}}"));
+    line(base::text(R"({"ph":"M","name":")", what, '"', place(thread), R"(,"args":{"name":)", value,
+                    "}}"));
   }
 
-  std::string place(int thread) const { return base::text(R"(,"pid":)", identity_.rank, R"(,"tid":)", tid(thread)); }
+  std::string place(int thread) const {
+    return base::text(R"(,"pid":)", identity_.rank, R"(,"tid":)", tid(thread));
+  }
   // Perfetto joins tracks of equal tid in different processes when a tid is not unique.
   int64_t tid(int thread) const { return int64_t{identity_.rank} * 1000 + thread + 1; }
 
   int64_t nanoseconds(uint64_t at) const {
-    return static_cast<int64_t>(std::floor((scale_.seconds(at) + identity_.clock_offset - identity_.origin) * 1e9));
+    return static_cast<int64_t>(
+        std::floor((scale_.seconds(at) + identity_.clock_offset - identity_.origin) * 1e9));
   }
   static std::string microseconds(int64_t nanoseconds) {
     std::array<char, 40> buffer{};
     const char* sign = nanoseconds < 0 ? "-" : "";
     const int64_t magnitude = std::abs(nanoseconds);
-    std::snprintf(buffer.data(), buffer.size(), "%s%" PRId64 ".%03d", sign, magnitude / 1000, static_cast<int>(magnitude % 1000));
+    std::snprintf(buffer.data(), buffer.size(), "%s%" PRId64 ".%03d", sign, magnitude / 1000,
+                  static_cast<int>(magnitude % 1000));
     return buffer.data();
   }
 

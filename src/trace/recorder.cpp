@@ -36,11 +36,14 @@ void ThreadRecord::clear() {
 }
 
 int32_t ThreadRecord::child(int32_t parent, const char* name, Category category) {
-  // Only the owner changes the tree, so it reads without the lock. The same text may have several addresses.
-  for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0; i = nodes_[static_cast<size_t>(i)].next_sibling) {
+  // Only the owner changes the tree, so it reads without the lock. The same text may have several
+  // addresses.
+  for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0;
+       i = nodes_[static_cast<size_t>(i)].next_sibling) {
     if (nodes_[static_cast<size_t>(i)].name == name) return i;
   }
-  for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0; i = nodes_[static_cast<size_t>(i)].next_sibling) {
+  for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0;
+       i = nodes_[static_cast<size_t>(i)].next_sibling) {
     if (std::strcmp(nodes_[static_cast<size_t>(i)].name, name) == 0) return i;
   }
   return add_child(parent, name, category);
@@ -62,7 +65,8 @@ int32_t ThreadRecord::add_child(int32_t parent, const char* name, Category categ
   return index;
 }
 
-int32_t ThreadRecord::enter(const char* name, Category category, int64_t argument, uint64_t& begin) {
+int32_t ThreadRecord::enter(const char* name, Category category, int64_t argument,
+                            uint64_t& begin) {
   const int32_t parent = current_.load(std::memory_order_relaxed);
   const int32_t index = child(parent, name, category);
   Node& node = nodes_[static_cast<size_t>(index)];
@@ -102,8 +106,11 @@ void ThreadRecord::keep(const Event& event, int32_t depth) {
 // Whatever is left of properly nested slices is properly nested.
 void ThreadRecord::drop_shorter_half() {
   const size_t keep = events_.size() / 2;
-  const auto longer = [](const Event& a, const Event& b) { return a.end - a.begin > b.end - b.begin; };
-  std::nth_element(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(keep), events_.end(), longer);
+  const auto longer = [](const Event& a, const Event& b) {
+    return a.end - a.begin > b.end - b.begin;
+  };
+  std::nth_element(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(keep),
+                   events_.end(), longer);
   dropped_ += static_cast<int64_t>(events_.size() - keep);
   events_.resize(keep);
 }
@@ -111,15 +118,17 @@ void ThreadRecord::drop_shorter_half() {
 void ThreadRecord::add_counter(const char* name, double value) {
   Recorder& recorder = Recorder::instance();
   const std::lock_guard guard(lock_);
-  const auto total = std::find_if(counter_totals_.begin(), counter_totals_.end(),
-                                  [&](const CounterTotal& t) { return t.name == name || std::strcmp(t.name, name) == 0; });
+  const auto total = std::find_if(
+      counter_totals_.begin(), counter_totals_.end(),
+      [&](const CounterTotal& t) { return t.name == name || std::strcmp(t.name, name) == 0; });
   if (total == counter_totals_.end()) {
     counter_totals_.push_back({name, value});
   } else {
     total->max = std::max(total->max, value);
   }
   if (!recorder.events_on.load(std::memory_order_relaxed)) return;
-  if (counters_.size() >= recorder.capacity.load(std::memory_order_relaxed)) dropped_ += thin_out(counters_);
+  if (counters_.size() >= recorder.capacity.load(std::memory_order_relaxed))
+    dropped_ += thin_out(counters_);
   counters_.push_back({name, ticks(), value});
 }
 
@@ -127,7 +136,8 @@ void ThreadRecord::add_instant(const char* name, int64_t argument) {
   Recorder& recorder = Recorder::instance();
   if (!recorder.events_on.load(std::memory_order_relaxed)) return;
   const std::lock_guard guard(lock_);
-  if (instants_.size() >= recorder.capacity.load(std::memory_order_relaxed)) dropped_ += thin_out(instants_);
+  if (instants_.size() >= recorder.capacity.load(std::memory_order_relaxed))
+    dropped_ += thin_out(instants_);
   instants_.push_back({name, ticks(), argument});
 }
 
@@ -207,7 +217,8 @@ void ThreadRecord::end_phase(const Memory& host, const Memory& device) {
   Node& node = nodes_[static_cast<size_t>(current_.load(std::memory_order_relaxed))];
   node.resident = std::max(node.resident, host.peak > node.peak_before ? host.peak : host.resident);
   node.peak = std::max(node.peak, host.peak);
-  node.device = std::max(node.device, device.peak > node.device_peak_before ? device.peak : device.resident);
+  node.device =
+      std::max(node.device, device.peak > node.device_peak_before ? device.peak : device.resident);
 }
 
 void ThreadRecord::reset_phases() {
@@ -260,11 +271,14 @@ ThreadRecord& Recorder::register_thread() {
   ThreadRecord* record = &main_thread();
   if (!is_main_thread()) {
     const std::lock_guard guard(mutex_);
-    const auto idle = std::find_if(threads_.begin() + 1, threads_.end(), [](const auto& t) { return !t->in_use; });
+    const auto idle = std::find_if(threads_.begin() + 1, threads_.end(),
+                                   [](const auto& t) { return !t->in_use; });
     if (idle != threads_.end()) {
       record = idle->get();
     } else {
-      record = threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size()))).get();
+      record =
+          threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size())))
+              .get();
     }
     record->in_use = true;
     record->kernel_id = gettid();
@@ -281,7 +295,9 @@ ThreadRecord& Recorder::device_lane() {
   main_thread();
   const std::lock_guard guard(mutex_);
   if (device_lane_ == nullptr) {
-    device_lane_ = threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size()))).get();
+    device_lane_ =
+        threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size())))
+            .get();
     device_lane_->set_name("GPU");  // in_use: no thread takes it over
   }
   return *device_lane_;

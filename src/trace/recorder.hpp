@@ -1,5 +1,6 @@
-// What the threads of this process have recorded. Writers are the threads themselves, each in its own record; readers (table,
-// trace.json, watchdog) take the record's lock, so a writer waits at most for a copy.
+// What the threads of this process have recorded. Writers are the threads themselves, each in its
+// own record; readers (table, trace.json, watchdog) take the record's lock, so a writer waits at
+// most for a copy.
 #pragma once
 
 #include <atomic>
@@ -78,7 +79,8 @@ class SpinLock {
   std::atomic_flag flag_;
 };
 
-// The Collective that a thread is in. Read by the watchdog while the thread stands still in it; a torn mix of two is possible in passing and harmless.
+// The Collective that a thread is in. Read by the watchdog while the thread stands still in it; a
+// torn mix of two is possible in passing and harmless.
 struct Call {
   std::atomic<int> depth{0};
   std::atomic<const char*> name{""};
@@ -149,7 +151,8 @@ class ThreadRecord {
   int64_t dropped_ = 0;
 };
 
-// All threads that have recorded something. Lives until the process ends: threads may outlive static objects.
+// All threads that have recorded something. Lives until the process ends: threads may outlive
+// static objects.
 class Recorder {
  public:
   static Recorder& instance();

@@ -39,7 +39,8 @@ Memory device_memory() {
   return source == nullptr ? Memory{} : source();
 }
 
-// Of the main thread: where the exception came from that it is unwinding, or has just caught. Kept until a region begins, or ends as it should.
+// Of the main thread: where the exception came from that it is unwinding, or has just caught. Kept
+// until a region begins, or ends as it should.
 struct Failed {
   bool unwinding = false;
   std::string where;
@@ -51,26 +52,30 @@ void left_by_exception(ThreadRecord& record) {
   failed.unwinding = true;
   try {
     failed.where = record.standing_now().path;
-  } catch (const std::bad_alloc&) {
-    failed.where.clear();
-  }
+  } catch (const std::bad_alloc&) { failed.where.clear(); }
 }
 
 }  // namespace
 
 uint64_t activity() {
-  return changed_on_main.load(std::memory_order_relaxed) + collectives.load(std::memory_order_relaxed) + base::ticks_so_far();
+  return changed_on_main.load(std::memory_order_relaxed) +
+         collectives.load(std::memory_order_relaxed) + base::ticks_so_far();
 }
 
 namespace {
 
 Standing standing_of(ThreadRecord& thread) {
   const auto now = thread.standing_now();
-  Standing out{.where = now.path, .waiting = now.innermost == Category::communication || now.innermost == Category::wait, .io = now.io, .call = {}};
+  Standing out{
+      .where = now.path,
+      .waiting = now.innermost == Category::communication || now.innermost == Category::wait,
+      .io = now.io,
+      .call = {}};
   if (const Call& call = thread.call; call.depth.load() > 0) {
     out.waiting = true;
-    out.call = base::text(call.name.load(), " of ", base::human_bytes(static_cast<double>(call.bytes.load())), " on ", call.communicator.load(), ", the ",
-                          call.number.load(), "th");
+    out.call = base::text(call.name.load(), " of ",
+                          base::human_bytes(static_cast<double>(call.bytes.load())), " on ",
+                          call.communicator.load(), ", the ", call.number.load(), "th");
   } else if (std::string file = base::file_work_of(thread.kernel_id); !file.empty()) {
     out.waiting = false;
     out.io = true;
@@ -124,7 +129,12 @@ const char* to_string(Category category) {
 }
 
 Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
-    : name_(name.c_str()), begin_(0), argument_(argument), bytes_(bytes), parent_(not_recorded), category_(category) {
+    : name_(name.c_str()),
+      begin_(0),
+      argument_(argument),
+      bytes_(bytes),
+      parent_(not_recorded),
+      category_(category) {
   Recorder& recorder = Recorder::instance();
   if (category == Category::kernel && !recorder.kernels_on.load(std::memory_order_relaxed)) return;
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->push(name_);
@@ -185,12 +195,18 @@ double take_device_wait() {
   return now - std::exchange(Recorder::instance().device_wait_taken, now);
 }
 
-void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
-void instant(Name name, int64_t argument) { Recorder::instance().this_thread().add_instant(name.c_str(), argument); }
+void counter(Name name, double value) {
+  Recorder::instance().this_thread().add_counter(name.c_str(), value);
+}
+void instant(Name name, int64_t argument) {
+  Recorder::instance().this_thread().add_instant(name.c_str(), argument);
+}
 void name_thread(const char* name) { Recorder::instance().this_thread().set_name(name); }
 void record_events(bool on) { Recorder::instance().events_on = on; }
 void record_kernels(bool on) { Recorder::instance().kernels_on = on; }
-void set_capacity(size_t events_per_thread) { Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread; }
+void set_capacity(size_t events_per_thread) {
+  Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread;
+}
 void set_device_memory_source(Memory (*source)()) { Recorder::instance().device_memory = source; }
 std::string where() { return Recorder::instance().main_thread().standing_now().path; }
 std::string where_it_failed() { return failed.unwinding ? failed.where : where(); }
@@ -214,7 +230,8 @@ std::map<std::string, double> phase_seconds() {
 
 std::map<std::string, PhaseMemory> phase_memory() {
   std::map<std::string, PhaseMemory> out;
-  for (const Node& node : Recorder::instance().this_thread().copy(ThreadRecord::What::totals).nodes) {
+  for (const Node& node :
+       Recorder::instance().this_thread().copy(ThreadRecord::What::totals).nodes) {
     if (node.category != Category::phase || node.depth < 0) continue;
     PhaseMemory& of_name = out[node.name];
     of_name = {std::max(of_name.host, node.resident), std::max(of_name.device, node.device)};

@@ -18,12 +18,14 @@ using Counters = std::vector<std::pair<std::string, double>>;
 // Walks a copy of the main thread's call tree, depth first.
 class Walk {
  public:
-  Walk(const ThreadRecord::Copy& copy, Summary& out) : nodes_(copy.nodes), out_(out), now_(ticks()), scale_(TickScale::now()) {}
+  Walk(const ThreadRecord::Copy& copy, Summary& out)
+      : nodes_(copy.nodes), out_(out), now_(ticks()), scale_(TickScale::now()) {}
 
   void run() { out_.wait = children(0, "", Exposed{}); }
 
  private:
-  // Whether a region of the kind lies around this one: only the outermost counts. What a rank works on while it waits for others is not waiting.
+  // Whether a region of the kind lies around this one: only the outermost counts. What a rank works
+  // on while it waits for others is not waiting.
   struct Exposed {
     bool communication = false, wait = false, io = false;
   };
@@ -31,7 +33,8 @@ class Walk {
   // Seconds of waiting below, less those of work within what is waiting around it.
   double children(int32_t parent, const std::string& prefix, Exposed around) {
     double wait = 0;
-    for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0; i = nodes_[static_cast<size_t>(i)].next_sibling) {
+    for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0;
+         i = nodes_[static_cast<size_t>(i)].next_sibling) {
       wait += visit(i, prefix, around);
     }
     return wait;
@@ -39,7 +42,8 @@ class Walk {
 
   double visit(int32_t index, const std::string& prefix, Exposed around) {
     const Node& node = nodes_[static_cast<size_t>(index)];
-    const uint64_t open = node.open_since > 0 && now_ > node.open_since ? now_ - node.open_since : 0;
+    const uint64_t open =
+        node.open_since > 0 && now_ > node.open_since ? now_ - node.open_since : 0;
     RegionTotal total;
     total.path = prefix + node.name;
     total.category = node.category;
@@ -53,7 +57,9 @@ class Walk {
     total.device_seconds = node.device_seconds;
     add(Category::communication, around.communication, out_.communication, total);
     add(Category::io, around.io, out_.io, total);
-    const bool was_waiting = std::exchange(around.wait, total.category == Category::wait || (around.wait && total.category == Category::communication));
+    const bool was_waiting =
+        std::exchange(around.wait, total.category == Category::wait ||
+                                       (around.wait && total.category == Category::communication));
     const std::string path = total.path + "/";
     const double seconds = total.seconds;
     const size_t at = out_.regions.size();
@@ -101,8 +107,19 @@ Summary summarize(int rank, std::string role) {
 
 std::string Summary::to_bytes() const {
   const Counters counters(counter_max.begin(), counter_max.end());
-  return base::WireWriter().put(rank).put(role).put(seconds).put(communication).put(wait).put(io).put(host_peak).put(device_peak).put(dropped)
-      .put(regions).put(counters).take();
+  return base::WireWriter()
+      .put(rank)
+      .put(role)
+      .put(seconds)
+      .put(communication)
+      .put(wait)
+      .put(io)
+      .put(host_peak)
+      .put(device_peak)
+      .put(dropped)
+      .put(regions)
+      .put(counters)
+      .take();
 }
 
 Summary Summary::from_bytes(std::string_view bytes) {
@@ -114,7 +131,8 @@ Summary Summary::from_bytes(std::string_view bytes) {
   for (int64_t* value : {&out.host_peak, &out.device_peak, &out.dropped}) in.take(*value);
   in.take(out.regions);
   for (const RegionTotal& region : out.regions) {
-    VALIDATE(region.category <= Category::kernel, ExitCode::bad_data, "trace summary: unknown category ", static_cast<int>(region.category));
+    VALIDATE(region.category <= Category::kernel, ExitCode::bad_data,
+             "trace summary: unknown category ", static_cast<int>(region.category));
   }
   for (auto& [name, value] : in.take<Counters>()) out.counter_max[std::move(name)] = value;
   in.must_be_done();

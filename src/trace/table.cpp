@@ -55,7 +55,8 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
   row.category = branch.category;
   row.depth = depth;
   double sum = 0, wait = 0;
-  row.seconds.min = branch.totals.size() < ranks || branch.totals.empty() ? 0 : branch.totals[0]->seconds;
+  row.seconds.min =
+      branch.totals.size() < ranks || branch.totals.empty() ? 0 : branch.totals[0]->seconds;
   for (const RegionTotal* total : branch.totals) {
     row.calls = std::max(row.calls, total->calls);
     row.seconds.min = std::min(row.seconds.min, total->seconds);
@@ -77,7 +78,8 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
 void add_rows(const Branch& branch, const std::string& prefix, int depth, RoleTable& table) {
   for (const auto& child : branch.children) {
     const std::string path = prefix + child->name;
-    table.rows.push_back(make_row(*child, path, depth, static_cast<size_t>(table.ranks), table.seconds.avg));
+    table.rows.push_back(
+        make_row(*child, path, depth, static_cast<size_t>(table.ranks), table.seconds.avg));
     add_rows(*child, path + "/", depth + 1, table);
   }
 }
@@ -112,16 +114,23 @@ std::string padded(const std::string& text, size_t width, bool left = false) {
   return left ? text + space : space + text;
 }
 
-std::string seconds_text(double value) { return base::fixed(value, value < 1 ? 4 : (value < 100 ? 3 : 1)); }
+std::string seconds_text(double value) {
+  return base::fixed(value, value < 1 ? 4 : (value < 100 ? 3 : 1));
+}
 
-std::string memory_text(int64_t bytes) { return bytes > 0 ? base::human_bytes(static_cast<double>(bytes)) : ""; }
+std::string memory_text(int64_t bytes) {
+  return bytes > 0 ? base::human_bytes(static_cast<double>(bytes)) : "";
+}
 
 std::string row_text(const std::string& label, const TableRow& row) {
-  return base::text(padded(label, 34, true), padded(std::to_string(row.calls), 9), padded(seconds_text(row.seconds.min), 11),
-                    padded(seconds_text(row.seconds.avg), 11), padded(seconds_text(row.seconds.max), 11),
-                    padded(base::fixed(row.percent, 1), 8), padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12),
-                    padded(memory_text(row.resident), 12), row.device > 0 || row.device_seconds > 0 ? padded(memory_text(row.device), 12) : "",
-                    row.device_seconds > 0 ? padded(seconds_text(row.device_seconds), 11) : "", "\n");
+  return base::text(
+      padded(label, 34, true), padded(std::to_string(row.calls), 9),
+      padded(seconds_text(row.seconds.min), 11), padded(seconds_text(row.seconds.avg), 11),
+      padded(seconds_text(row.seconds.max), 11), padded(base::fixed(row.percent, 1), 8),
+      padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12),
+      padded(memory_text(row.resident), 12),
+      row.device > 0 || row.device_seconds > 0 ? padded(memory_text(row.device), 12) : "",
+      row.device_seconds > 0 ? padded(seconds_text(row.device_seconds), 11) : "", "\n");
 }
 
 std::string header_text(const RoleTable& table) {
@@ -129,19 +138,26 @@ std::string header_text(const RoleTable& table) {
     return base::fixed(table.seconds.avg > 0 ? 100 * s.avg / table.seconds.avg : 0, 1) + " %";
   };
   std::string out =
-      base::text(table.role.empty() ? "all roles" : table.role, ": ", table.ranks, table.ranks == 1 ? " rank, " : " ranks, ",
-                 base::human_seconds(table.seconds.avg), ", exposed communication ", share(table.communication), ", waiting ",
+      base::text(table.role.empty() ? "all roles" : table.role, ": ", table.ranks,
+                 table.ranks == 1 ? " rank, " : " ranks, ", base::human_seconds(table.seconds.avg),
+                 ", exposed communication ", share(table.communication), ", waiting ",
                  share(table.wait), ", files ", share(table.io), ", peak host memory ",
                  base::human_bytes(static_cast<double>(table.host_peak)));
-  if (table.device_peak > 0) out += base::text(", device ", base::human_bytes(static_cast<double>(table.device_peak)));
+  if (table.device_peak > 0)
+    out += base::text(", device ", base::human_bytes(static_cast<double>(table.device_peak)));
   return out + "\n" +
-         base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11), padded("avg s", 11),
-                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "",
-                    std::ranges::any_of(table.rows, [](const TableRow& row) { return row.device_seconds > 0; }) ? padded("device s", 11) : "", "\n");
+         base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11),
+                    padded("avg s", 11), padded("max s", 11), padded("%", 8), padded("bytes", 12),
+                    padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "",
+                    std::ranges::any_of(table.rows,
+                                        [](const TableRow& row) { return row.device_seconds > 0; })
+                        ? padded("device s", 11)
+                        : "",
+                    "\n");
 }
 
-// Rows too small are summed into one "other" line under their parent, those too deep are left out. Rows are depth first, so the rows below a row
-// directly follow it.
+// Rows too small are summed into one "other" line under their parent, those too deep are left out.
+// Rows are depth first, so the rows below a row directly follow it.
 class RowWriter {
  public:
   RowWriter(const RoleTable& table, const TableStyle& style) : rows_(table.rows), style_(style) {}
@@ -152,7 +168,8 @@ class RowWriter {
   }
 
  private:
-  // Writes the siblings of one depth that begin at `at`; returns the first row that is none of theirs.
+  // Writes the siblings of one depth that begin at `at`; returns the first row that is none of
+  // theirs.
   size_t siblings(size_t at, int depth) {
     TableRow other;
     while (at < rows_.size() && rows_[at].depth == depth) {
@@ -166,7 +183,8 @@ class RowWriter {
         at = skip_below(at);
       }
     }
-    if (other.calls > 0 && other.percent >= style_.fold_below_percent && depth < style_.max_depth) out_ += row_text(indent(depth) + "other", other);
+    if (other.calls > 0 && other.percent >= style_.fold_below_percent && depth < style_.max_depth)
+      out_ += row_text(indent(depth) + "other", other);
     return at;
   }
 
@@ -189,7 +207,9 @@ class RowWriter {
     sum.device_seconds += row.device_seconds;
   }
 
-  static std::string indent(int depth) { return std::string(2 + 2 * static_cast<size_t>(depth), ' '); }
+  static std::string indent(int depth) {
+    return std::string(2 + 2 * static_cast<size_t>(depth), ' ');
+  }
 
   const std::vector<TableRow>& rows_;
   const TableStyle& style_;
@@ -201,10 +221,12 @@ class RowWriter {
 Table make_table(std::span<const Summary> summaries) {
   std::vector<const Summary*> sorted;
   for (const Summary& summary : summaries) sorted.push_back(&summary);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Summary* a, const Summary* b) { return a->rank < b->rank; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Summary* a, const Summary* b) { return a->rank < b->rank; });
   std::vector<std::vector<const Summary*>> groups;
   for (const Summary* summary : sorted) {
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g[0]->role == summary->role; });
+    const auto group = std::find_if(groups.begin(), groups.end(),
+                                    [&](const auto& g) { return g[0]->role == summary->role; });
     if (group == groups.end()) {
       groups.push_back({summary});
     } else {
@@ -218,7 +240,8 @@ Table make_table(std::span<const Summary> summaries) {
 
 std::string to_text(const Table& table, const TableStyle& style) {
   std::string out;
-  for (const RoleTable& role : table) out += base::text(out.empty() ? "" : "\n", header_text(role), RowWriter(role, style).run());
+  for (const RoleTable& role : table)
+    out += base::text(out.empty() ? "" : "\n", header_text(role), RowWriter(role, style).run());
   return out;
 }
 

@@ -10,7 +10,8 @@ namespace {
 int64_t count_ones(const uint64_t* bits, int64_t count) {
   int64_t ones = 0;
   for (int64_t word = 0; word < count / 64; ++word) ones += std::popcount(bits[word]);
-  if (const int64_t rest = count % 64; rest > 0) ones += std::popcount(bits[count / 64] & ((uint64_t{1} << rest) - 1));
+  if (const int64_t rest = count % 64; rest > 0)
+    ones += std::popcount(bits[count / 64] & ((uint64_t{1} << rest) - 1));
   return ones;
 }
 
@@ -24,15 +25,18 @@ struct GroupCount {
 void WeightSync::Engine::count_changes() {
   changed_elements_.clear();
   if (options_.groups.empty()) return;
-  for (size_t i = 0; i < sources_.changed.size(); ++i) changed_elements_.push_back(count_ones(sources_.changed[i], shard_elements_[i]));
+  for (size_t i = 0; i < sources_.changed.size(); ++i)
+    changed_elements_.push_back(count_ones(sources_.changed[i], shard_elements_[i]));
 }
 
 std::vector<ChangedShare> WeightSync::Engine::changed_shares() const {
-  if (options_.groups.empty() || !comm_.all(shard_elements_.size() == changed_elements_.size())) return {};
+  if (options_.groups.empty() || !comm_.all(shard_elements_.size() == changed_elements_.size()))
+    return {};
   std::vector<ChangedShare> shares;
   std::vector<GroupCount> mine;
   for (size_t i = 0; i < options_.groups.size(); ++i) {
-    const auto group = static_cast<size_t>(std::ranges::find(shares, options_.groups[i], &ChangedShare::group) - shares.begin());
+    const auto group = static_cast<size_t>(
+        std::ranges::find(shares, options_.groups[i], &ChangedShare::group) - shares.begin());
     if (group == shares.size()) {
       shares.push_back({options_.groups[i]});
       mine.emplace_back();
@@ -49,7 +53,8 @@ std::vector<ChangedShare> WeightSync::Engine::changed_shares() const {
     }
   }
   for (size_t group = 0; group < sum.size(); ++group) {
-    shares[group].share = static_cast<double>(sum[group].changed) / static_cast<double>(std::max<int64_t>(sum[group].elements, 1));
+    shares[group].share = static_cast<double>(sum[group].changed) /
+                          static_cast<double>(std::max<int64_t>(sum[group].elements, 1));
   }
   return shares;
 }

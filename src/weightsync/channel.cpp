@@ -32,7 +32,8 @@ class MessageSender : public SendChannel {
     next_ = (next_ + 1) % slots_.size();
   }
   bool drained() override {
-    return std::all_of(slots_.begin(), slots_.end(), [](Slot& slot) { return slot.request.test(); });
+    return std::all_of(slots_.begin(), slots_.end(),
+                       [](Slot& slot) { return slot.request.test(); });
   }
   bool is_message() const override { return true; }
 
@@ -47,8 +48,13 @@ class MessageSender : public SendChannel {
 
 class MessageReceiver : public ReceiveChannel {
  public:
-  MessageReceiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets, BufferPool& pool)
-      : comm_(comm), from_(from), tag_(tag), pool_(pool), to_post_(buckets),
+  MessageReceiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight,
+                  int64_t buckets, BufferPool& pool)
+      : comm_(comm),
+        from_(from),
+        tag_(tag),
+        pool_(pool),
+        to_post_(buckets),
         slots_(static_cast<size_t>(std::min<int64_t>(in_flight, buckets))) {
     for (Slot& slot : slots_) {
       slot.buffer = pool_.get();
@@ -89,17 +95,22 @@ class MessageReceiver : public ReceiveChannel {
 }  // namespace
 
 BufferPool::Buffer BufferPool::get() {
-  if (free_.empty()) return locked_ ? Buffer(comm::PinnedBuffer(bytes_, "buckets of weights under way", "set a smaller weightsync.bucket_bytes")) : Buffer(bytes_);
+  if (free_.empty())
+    return locked_ ? Buffer(comm::PinnedBuffer(bytes_, "buckets of weights under way",
+                                               "set a smaller weightsync.bucket_bytes"))
+                   : Buffer(bytes_);
   Buffer buffer = std::move(free_.back());
   free_.pop_back();
   return buffer;
 }
 
-std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag, int in_flight, BufferPool& pool) {
+std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag,
+                                            int in_flight, BufferPool& pool) {
   return std::make_unique<MessageSender>(comm, to, tag, in_flight, pool);
 }
 
-std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets,
+std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from,
+                                                 comm::Tag tag, int in_flight, int64_t buckets,
                                                  BufferPool& pool) {
   return std::make_unique<MessageReceiver>(comm, from, tag, in_flight, buckets, pool);
 }

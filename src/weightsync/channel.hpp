@@ -1,4 +1,5 @@
-// A flow's way from rank to rank: slots of one bucket each, filled and emptied in order, without blocking.
+// A flow's way from rank to rank: slots of one bucket each, filled and emptied in order, without
+// blocking.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,9 @@ namespace trireme::weightsync {
 // In front of every bucket.
 struct alignas(64) BucketHeader {
   int64_t version = 0;
-  int64_t base_version = 0;   // of a delta: what it must be applied to
+  int64_t base_version = 0;  // of a delta: what it must be applied to
   int64_t payload_bytes = 0;
-  uint64_t digest = 0;        // XXH3 of the payload; 0 without verification
+  uint64_t digest = 0;  // XXH3 of the payload; 0 without verification
   int32_t number = 0;
   uint32_t is_delta = 0;
 };
@@ -43,7 +44,8 @@ class ReceiveChannel {
   virtual void release() = 0;
 };
 
-// Buffers of one size, kept from sync to sync: fresh ones would cost a page fault per 4 KiB, or a call of the driver that locks them.
+// Buffers of one size, kept from sync to sync: fresh ones would cost a page fault per 4 KiB, or a
+// call of the driver that locks them.
 class BufferPool {
  public:
   // `locked`: a device copies from and to them.
@@ -69,14 +71,18 @@ class BufferPool {
   std::vector<Buffer> free_;
 };
 
-std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag, int in_flight, BufferPool& pool);
+std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag,
+                                            int in_flight, BufferPool& pool);
 // Posts receives for `buckets` buckets, `in_flight` at a time.
-std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets,
+std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from,
+                                                 comm::Tag tag, int in_flight, int64_t buckets,
                                                  BufferPool& pool);
 
 // A ring in memory that its writer and its readers map; every reader takes every bucket.
 int64_t ring_bytes(int slots, int64_t slot_bytes, int readers);
-std::unique_ptr<SendChannel> ring_sender(std::byte* ring, int slots, int64_t slot_bytes, int readers);
-std::unique_ptr<ReceiveChannel> ring_receiver(std::byte* ring, int slots, int64_t slot_bytes, int readers, int reader);
+std::unique_ptr<SendChannel> ring_sender(std::byte* ring, int slots, int64_t slot_bytes,
+                                         int readers);
+std::unique_ptr<ReceiveChannel> ring_receiver(std::byte* ring, int slots, int64_t slot_bytes,
+                                              int readers, int reader);
 
 }  // namespace trireme::weightsync

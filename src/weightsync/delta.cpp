@@ -16,13 +16,17 @@ uint64_t load_word(const std::byte* from) {
 }  // namespace
 
 DeltaEncoder::DeltaEncoder(std::span<std::byte> out, int element_bytes)
-    : out_(out), element_bytes_(element_bytes), indices_(static_cast<size_t>(delta_block)), values_(static_cast<size_t>(delta_block * element_bytes)) {
+    : out_(out),
+      element_bytes_(element_bytes),
+      indices_(static_cast<size_t>(delta_block)),
+      values_(static_cast<size_t>(delta_block * element_bytes)) {
   EXPECT(element_bytes == 2 || element_bytes == 4);
 }
 
 bool DeltaEncoder::flush() {
   const auto count = static_cast<uint32_t>(noted_);
-  const size_t index_bytes = noted_ * sizeof(uint16_t), value_bytes = noted_ * static_cast<size_t>(element_bytes_);
+  const size_t index_bytes = noted_ * sizeof(uint16_t),
+               value_bytes = noted_ * static_cast<size_t>(element_bytes_);
   const size_t needed = sizeof count + index_bytes + value_bytes;
   fits_ = fits_ && needed <= out_.size() - used_;
   if (fits_) {
@@ -52,12 +56,14 @@ void DeltaEncoder::compare(const std::byte* now, const std::byte* before, int64_
     }
   }
   for (; i < count; ++i) {
-    if (std::memcmp(now + i * size, before + i * size, size) != 0) note<Element>(in_block_ + i, now + i * size);
+    if (std::memcmp(now + i * size, before + i * size, size) != 0)
+      note<Element>(in_block_ + i, now + i * size);
   }
 }
 
 template <class Element>
-void DeltaEncoder::pick(const std::byte* now, const uint64_t* changed, int64_t first_bit, int64_t count) {
+void DeltaEncoder::pick(const std::byte* now, const uint64_t* changed, int64_t first_bit,
+                        int64_t count) {
   for (int64_t i = 0; i < count;) {
     const int64_t bit = first_bit + i, in_word = bit % 64, some = std::min(64 - in_word, count - i);
     uint64_t ones = changed[bit / 64] >> in_word;
@@ -72,8 +78,10 @@ void DeltaEncoder::pick(const std::byte* now, const uint64_t* changed, int64_t f
 
 bool DeltaEncoder::add(const std::byte* now, const std::byte* before, int64_t count) {
   for (int64_t done = 0; done < count && fits_;) {
-    const int64_t some = std::min(count - done, delta_block - in_block_), at = done * element_bytes_;
-    element_bytes_ == 2 ? compare<uint16_t>(now + at, before + at, some) : compare<uint32_t>(now + at, before + at, some);
+    const int64_t some = std::min(count - done, delta_block - in_block_),
+                  at = done * element_bytes_;
+    element_bytes_ == 2 ? compare<uint16_t>(now + at, before + at, some)
+                        : compare<uint32_t>(now + at, before + at, some);
     in_block_ += some;
     done += some;
     if (in_block_ == delta_block) flush();
@@ -81,10 +89,13 @@ bool DeltaEncoder::add(const std::byte* now, const std::byte* before, int64_t co
   return fits_;
 }
 
-bool DeltaEncoder::add(const std::byte* now, const uint64_t* changed, int64_t first_bit, int64_t count) {
+bool DeltaEncoder::add(const std::byte* now, const uint64_t* changed, int64_t first_bit,
+                       int64_t count) {
   for (int64_t done = 0; done < count && fits_;) {
-    const int64_t some = std::min(count - done, delta_block - in_block_), at = done * element_bytes_;
-    element_bytes_ == 2 ? pick<uint16_t>(now + at, changed, first_bit + done, some) : pick<uint32_t>(now + at, changed, first_bit + done, some);
+    const int64_t some = std::min(count - done, delta_block - in_block_),
+                  at = done * element_bytes_;
+    element_bytes_ == 2 ? pick<uint16_t>(now + at, changed, first_bit + done, some)
+                        : pick<uint32_t>(now + at, changed, first_bit + done, some);
     in_block_ += some;
     done += some;
     if (in_block_ == delta_block) flush();

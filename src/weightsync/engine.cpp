@@ -1,4 +1,5 @@
-// Setting up: which flows this rank has, their tags, rings and buffers. Nothing here depends on a version.
+// Setting up: which flows this rank has, their tags, rings and buffers. Nothing here depends on a
+// version.
 #include "engine.hpp"
 
 #include <algorithm>
@@ -20,15 +21,19 @@ Members with_nodes(Members members, const comm::CommView& comm, const SyncOption
   return members;
 }
 
-// The order in which flows between ranks go, the same on both ends: with only some of them active at a time, the first unfinished
-// one of all is active on both sides, so nobody waits in a circle. Neighbours first spreads the senders over the receivers.
+// The order in which flows between ranks go, the same on both ends: with only some of them active
+// at a time, the first unfinished one of all is active on both sides, so nobody waits in a circle.
+// Neighbours first spreads the senders over the receivers.
 auto turn(const Flow& flow, comm::Tag tag, int ranks) {
-  return std::make_tuple((flow.to.front() - flow.from + ranks) % ranks, flow.from, flow.to.front(), tag);
+  return std::make_tuple((flow.to.front() - flow.from + ranks) % ranks, flow.from, flow.to.front(),
+                         tag);
 }
 
 template <class List>
 void sort_by_turn(List& list, int ranks) {
-  std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) { return turn(*a.flow, a.tag, ranks) < turn(*b.flow, b.tag, ranks); });
+  std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) {
+    return turn(*a.flow, a.tag, ranks) < turn(*b.flow, b.tag, ranks);
+  });
 }
 
 // Where in its rank's part of the window a flow's ring lies.
@@ -37,32 +42,41 @@ struct RingPlace {
   int32_t slice = 0;
   int64_t home = 0;
   int64_t offset = 0;
-  bool is_of(const Flow& flow) const { return shard == flow.shard && slice == flow.slice && home == flow.home; }
+  bool is_of(const Flow& flow) const {
+    return shard == flow.shard && slice == flow.slice && home == flow.home;
+  }
 };
 
 comm::Tag flow_tag(int number) {
-  VALIDATE(number <= static_cast<int>(comm::Tag::last_flow), ExitCode::internal, "weight sync: flow ", number, " of one pair of ranks");
+  VALIDATE(number <= static_cast<int>(comm::Tag::last_flow), ExitCode::internal,
+           "weight sync: flow ", number, " of one pair of ranks");
   return static_cast<comm::Tag>(static_cast<int>(comm::Tag::first_flow) + number);
 }
 
 }  // namespace
 
-WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
+WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source,
+                           const base::ShardLayout& target, const Members& members,
                            const SyncOptions& options)
-    : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
-      element_bytes_(options.plan.element_bytes), copier_(copier_of(options.device)),
-      target_copier_(copier_to_targets(options.device, source.total_elements() / std::max(1, target.ranks()) * element_bytes_)) {
+    : comm_(comm),
+      options_(options),
+      members_(with_nodes(members, comm, options)),
+      tensors_(source.tensors()),
+      element_bytes_(options.plan.element_bytes),
+      copier_(copier_of(options.device)),
+      target_copier_(copier_to_targets(
+          options.device, source.total_elements() / std::max(1, target.ranks()) * element_bytes_)) {
   // A message is posted as long as its bucket may be, so it must not be one that is sent in pieces.
-  VALIDATE(options.plan.bucket_bytes <= largest_message - plan::bucket_header, ExitCode::configuration, "weightsync.bucket_bytes = ",
-           options.plan.bucket_bytes, " is a GiB or more: some MiB overlap better");
-  while (!set_up(source, target)) {
-  }
+  VALIDATE(options.plan.bucket_bytes <= largest_message - plan::bucket_header,
+           ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
+           " is a GiB or more: some MiB overlap better");
+  while (!set_up(source, target)) {}
   size_buffers();
   look_for_sources_in_place();
 }
 
-// Plan, flows and rings; false when some nodes cannot share memory: it begins anew with messages between their ranks. Every round
-// takes at least one node away. Collective.
+// Plan, flows and rings; false when some nodes cannot share memory: it begins anew with messages
+// between their ranks. Every round takes at least one node away. Collective.
 bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::ShardLayout& target) {
   plan_ = make_plan(source, target, members_, comm_.rank(), options_.plan);
   outgoing_.clear();
@@ -72,7 +86,9 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
     for (size_t shard = 0; shard < group.size(); ++shard) {
       if (group[shard] != comm_.rank()) continue;
       shard_elements_.resize(tensors_.size());
-      for (size_t i = 0; i < tensors_.size(); ++i) shard_elements_[i] = std::max<int64_t>(0, source.block(i, static_cast<int>(shard)).elements());
+      for (size_t i = 0; i < tensors_.size(); ++i)
+        shard_elements_[i] =
+            std::max<int64_t>(0, source.block(i, static_cast<int>(shard)).elements());
     }
   }
   list_flows();
@@ -81,15 +97,19 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
   try {
     open_rings();
   } catch (const UserError& error) {  // on all ranks of the node
-    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment) throw;
+    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment)
+      throw;
     problem = error.what();
   }
   const std::vector<std::string> problems = comm_.all_gather(problem);
-  const auto first = std::find_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
+  const auto first = std::find_if(problems.begin(), problems.end(),
+                                  [](const std::string& text) { return !text.empty(); });
   if (first == problems.end()) return true;
   if (comm_.rank() == 0) {
-    const auto count = std::count_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
-    log::warning(base::text("weight sync: ", count, " ranks send messages inside their node instead of sharing memory (",
+    const auto count = std::count_if(problems.begin(), problems.end(),
+                                     [](const std::string& text) { return !text.empty(); });
+    log::warning(base::text("weight sync: ", count,
+                            " ranks send messages inside their node instead of sharing memory (",
                             "weightsync.shared_memory): ", *first));
   }
   window_lock_ = {};
@@ -102,7 +122,8 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
   return false;
 }
 
-// Both ends see all messages of their pair in the plan's order, so counting them gives the same tag on both.
+// Both ends see all messages of their pair in the plan's order, so counting them gives the same tag
+// on both.
 void WeightSync::Engine::list_flows() {
   std::map<int, int> next_tag_to;
   std::map<int, int> next_tag_from;
@@ -110,7 +131,8 @@ void WeightSync::Engine::list_flows() {
     if (flow.route == Route::local) continue;
     outgoing_.emplace_back();
     outgoing_.back().flow = &flow;
-    if (flow.route == Route::message) outgoing_.back().tag = flow_tag(next_tag_to[flow.to.front()]++);
+    if (flow.route == Route::message)
+      outgoing_.back().tag = flow_tag(next_tag_to[flow.to.front()]++);
   }
   for (const Flow& flow : plan_.receives) {
     incoming_.emplace_back();
@@ -124,7 +146,8 @@ void WeightSync::Engine::list_flows() {
 void WeightSync::Engine::connect_passes() {
   for (Incoming& in : incoming_) {
     for (Outgoing& out : outgoing_) {
-      if (out.flow->passed_on() && out.flow->shard == in.flow->shard && out.flow->slice == in.flow->slice && out.flow->home == in.flow->home) {
+      if (out.flow->passed_on() && out.flow->shard == in.flow->shard &&
+          out.flow->slice == in.flow->slice && out.flow->home == in.flow->home) {
         in.passes.push_back(&out);
       }
     }
@@ -143,18 +166,21 @@ int64_t WeightSync::Engine::largest_bucket() const {
   int64_t most = 0;
   for (const auto* flows : {&plan_.sends, &plan_.receives}) {
     for (const Flow& flow : *flows) {
-      for (const Bucket& bucket : flow.buckets) most = std::max(most, bucket.elements * element_bytes_);
+      for (const Bucket& bucket : flow.buckets)
+        most = std::max(most, bucket.elements * element_bytes_);
     }
   }
   return most;
 }
 
-// The ring of a flow inside a node lies in the sender's part of one window; the table of places goes round once.
+// The ring of a flow inside a node lies in the sender's part of one window; the table of places
+// goes round once.
 void WeightSync::Engine::open_rings() {
   const int me = comm_.rank();
   const auto node = [&](int rank) { return members_.node_of[static_cast<size_t>(rank)]; };
   int together = 0;
-  for (int rank = 0; rank < comm_.size(); ++rank) together += node(rank) == node(me) && members_.shares_memory[static_cast<size_t>(rank)] ? 1 : 0;
+  for (int rank = 0; rank < comm_.size(); ++rank)
+    together += node(rank) == node(me) && members_.shares_memory[static_cast<size_t>(rank)] ? 1 : 0;
   const bool alone = together <= 1 || !members_.shares_memory[static_cast<size_t>(me)];
   node_comm_ = comm::Comm::split(comm_, alone ? -1 : node(me), me, "weightsync node");
   if (alone) return;
@@ -163,10 +189,13 @@ void WeightSync::Engine::open_rings() {
   for (const Outgoing& out : outgoing_) {
     if (out.flow->route != Route::node) continue;
     mine.push_back({out.flow->shard, out.flow->slice, out.flow->home, bytes});
-    bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow), static_cast<int>(out.flow->to.size()));
+    bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow),
+                        static_cast<int>(out.flow->to.size()));
   }
   window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
-  if (options_.device) window_lock_ = comm::LockedPages(window_.part(0), window_.total_bytes(), "the buckets of weights between ranks of a node");
+  if (options_.device)
+    window_lock_ = comm::LockedPages(window_.part(0), window_.total_bytes(),
+                                     "the buckets of weights between ranks of a node");
   node_ranks_ = node_comm_.view().gather_values<int32_t>(me);
   const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
   auto place = [&](const Flow& flow) {
@@ -174,7 +203,8 @@ void WeightSync::Engine::open_rings() {
     for (const RingPlace& found : tables[static_cast<size_t>(sender)]) {
       if (found.is_of(flow)) return window_.part(sender) + found.offset;
     }
-    throw InternalError(base::text("rank ", flow.from, " has no ring for shard ", flow.shard, " of slice ", flow.slice, " to rank ", me));
+    throw InternalError(base::text("rank ", flow.from, " has no ring for shard ", flow.shard,
+                                   " of slice ", flow.slice, " to rank ", me));
   };
   for (Outgoing& out : outgoing_) {
     if (out.flow->route == Route::node) out.ring = place(*out.flow);
@@ -186,7 +216,9 @@ void WeightSync::Engine::open_rings() {
 
 // What a replica passes on goes in buckets as it came.
 void WeightSync::Engine::look_for_sources_in_place() {
-  if (node_ranks_.empty() || options_.device || !options_.in_place || plan_.relay || options_.delta == DeltaScope::everywhere) return;
+  if (node_ranks_.empty() || options_.device || !options_.in_place || plan_.relay ||
+      options_.delta == DeltaScope::everywhere)
+    return;
   std::vector<int> wanted;
   for (const Incoming& in : incoming_) {
     if (in.ring == nullptr || in.flow->passed_on()) continue;
@@ -197,7 +229,8 @@ void WeightSync::Engine::look_for_sources_in_place() {
   in_place_.emplace(node_comm_.view(), std::move(wanted), options_.verify);
 }
 
-// Where messages are passed on all flows must be open, or a bucket could wait for a flow whose turn never comes; their buckets are small.
+// Where messages are passed on all flows must be open, or a bucket could wait for a flow whose turn
+// never comes; their buckets are small.
 void WeightSync::Engine::size_buffers() {
   int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader));
   const auto see = [&](const Flow& flow) {
@@ -206,9 +239,12 @@ void WeightSync::Engine::size_buffers() {
   for (const Outgoing& out : outgoing_) see(*out.flow);
   for (const Incoming& in : incoming_) see(*in.flow);
   pool_ = std::make_unique<BufferPool>(bytes, options_.device);
-  if (options_.device) scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights", "set a smaller weightsync.bucket_bytes");
+  if (options_.device)
+    scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights",
+                                  "set a smaller weightsync.bucket_bytes");
   const auto fit = static_cast<size_t>(plan::message_staging / (options_.in_flight * bytes));
-  most_active_ = plan_.passes_messages ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
+  most_active_ =
+      plan_.passes_messages ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
 }
 
 }  // namespace trireme::weightsync

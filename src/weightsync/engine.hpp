@@ -1,4 +1,5 @@
-// One sync in progress on one rank: channels for its flows, and a loop that moves whatever can move.
+// One sync in progress on one rank: channels for its flows, and a loop that moves whatever can
+// move.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +22,10 @@ namespace trireme::weightsync {
 struct Outgoing {
   const Flow* flow = nullptr;
   comm::Tag tag = comm::Tag::first_flow;  // of a message
-  std::byte* ring = nullptr;  // inside a node
-  size_t next = 0;            // bucket
+  std::byte* ring = nullptr;              // inside a node
+  size_t next = 0;                        // bucket
   std::unique_ptr<SendChannel> channel;
-  bool in_place = false;      // the readers copy it; the ring says when
+  bool in_place = false;  // the readers copy it; the ring says when
   bool finished = false;
   bool posted_all() const { return next == flow->buckets.size(); }
 };
@@ -35,17 +36,18 @@ struct Incoming {
   std::byte* ring = nullptr;
   size_t next = 0;
   std::unique_ptr<ReceiveChannel> channel;
-  const std::vector<const void*>* in_place = nullptr;  // [tensors] the sender's, to copy from; null: they come in buckets
-  std::vector<Outgoing*> passes;   // flows that are fed by this one
-  std::vector<bool> passed;        // for the bucket that is being passed on
-  bool unpacked = false;           // the bucket at hand is in the targets already
+  const std::vector<const void*>* in_place =
+      nullptr;  // [tensors] the sender's, to copy from; null: they come in buckets
+  std::vector<Outgoing*> passes;  // flows that are fed by this one
+  std::vector<bool> passed;       // for the bucket that is being passed on
+  bool unpacked = false;          // the bucket at hand is in the targets already
   bool done() const { return next == flow->buckets.size(); }
 };
 
 class WeightSync::Engine {
  public:
-  Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
-         const SyncOptions& options);
+  Engine(const comm::CommView& comm, const base::ShardLayout& source,
+         const base::ShardLayout& target, const Members& members, const SyncOptions& options);
 
   SyncCounters run(int64_t version, Sources sources, std::vector<void*> targets);
   std::string differences(const Sources& sources, std::span<void* const> targets) const;
@@ -66,7 +68,9 @@ class WeightSync::Engine {
   void connect_passes();
   void open_rings();
   void look_for_sources_in_place();
-  int node_rank(int rank) const { return static_cast<int>(std::ranges::find(node_ranks_, rank) - node_ranks_.begin()); }
+  int node_rank(int rank) const {
+    return static_cast<int>(std::ranges::find(node_ranks_, rank) - node_ranks_.begin());
+  }
   void size_buffers();
   int64_t slot_bytes(const Flow& flow) const;
   int64_t largest_bucket() const;
@@ -77,7 +81,8 @@ class WeightSync::Engine {
   bool step();
   bool activate();
   bool copy_local_buckets();
-  size_t copy_some_buckets(const Flow& flow, size_t first, const std::vector<const void*>& from) const;
+  size_t copy_some_buckets(const Flow& flow, size_t first,
+                           const std::vector<const void*>& from) const;
   bool send(Outgoing& out);
   bool receive(Incoming& in);
   bool copy_in_place(Incoming& in);
@@ -105,7 +110,7 @@ class WeightSync::Engine {
   int64_t element_bytes_;
 
   comm::Comm node_comm_;
-  std::vector<int32_t> node_ranks_;          // [rank in node_comm_] in comm_
+  std::vector<int32_t> node_ranks_;  // [rank in node_comm_] in comm_
   std::optional<SourcesInPlace> in_place_;
   const Copier& copier_;
   const Copier& target_copier_;  // of whole buckets to the targets
@@ -113,7 +118,7 @@ class WeightSync::Engine {
   comm::LockedPages window_lock_;  // where a device copies from and to the window
   std::unique_ptr<BufferPool> pool_;
   comm::PinnedBuffer scratch_;  // a bucket of a device's tensors, to look into
-  size_t most_active_ = 2;  // message flows at a time, per direction
+  size_t most_active_ = 2;      // message flows at a time, per direction
 
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
@@ -124,14 +129,16 @@ class WeightSync::Engine {
   int64_t next_version_ = 0;
   Sources sources_;
   std::vector<void*> targets_;
-  size_t local_flow_ = 0;    // the local flow and bucket to copy next
+  size_t local_flow_ = 0;  // the local flow and bucket to copy next
   size_t local_bucket_ = 0;
   SyncCounters counters_;
-  std::vector<int64_t> changed_elements_;  // [tensors] of this rank's shard; empty where that is not known
+  std::vector<int64_t>
+      changed_elements_;  // [tensors] of this rank's shard; empty where that is not known
   base::Stopwatch watch_;
   std::optional<UserError> error_;  // the first that this rank met; all of them throw it at the end
   int64_t corrupt_ = -1;
-  std::vector<std::vector<std::byte>> previous_;  // this rank's shard as sent last, where deltas need it
+  std::vector<std::vector<std::byte>>
+      previous_;  // this rank's shard as sent last, where deltas need it
 };
 
 }  // namespace trireme::weightsync

@@ -17,8 +17,8 @@ CopyRun cut(CopyRun& run, int64_t limit) {
     run.target_offset += head.rows * run.target_stride;
     return head;
   }
-  // One row, or rows longer than a bucket: a part of the first row. A run of several such rows must go row by row, so that the rest
-  // of the first one comes next; the caller has split it.
+  // One row, or rows longer than a bucket: a part of the first row. A run of several such rows must
+  // go row by row, so that the rest of the first one comes next; the caller has split it.
   head.rows = 1;
   head.columns = std::min(run.columns, limit);
   run.columns -= head.columns;
@@ -54,7 +54,8 @@ void FlowBuilder::add_cuttable(uint32_t tensor, CopyRun run) {
       append(tensor, run);
       return;
     }
-    // A row that does not fit into what is left begins the next bucket, unless it alone is longer than one.
+    // A row that does not fit into what is left begins the next bucket, unless it alone is longer
+    // than one.
     if (room == 0 || (run.rows > 1 && run.columns > room)) {
       close();
       continue;
@@ -81,9 +82,11 @@ Flow every_nth_bucket(const Flow& flow, size_t count, size_t which) {
   kept.pieces.clear();
   kept.buckets.clear();
   for (Bucket bucket : flow.buckets) {
-    if ((static_cast<size_t>(bucket.number) + static_cast<size_t>(flow.shard)) % count != which) continue;
+    if ((static_cast<size_t>(bucket.number) + static_cast<size_t>(flow.shard)) % count != which)
+      continue;
     const size_t first = kept.pieces.size();
-    kept.pieces.insert(kept.pieces.end(), flow.pieces.begin() + static_cast<std::ptrdiff_t>(bucket.first),
+    kept.pieces.insert(kept.pieces.end(),
+                       flow.pieces.begin() + static_cast<std::ptrdiff_t>(bucket.first),
                        flow.pieces.begin() + static_cast<std::ptrdiff_t>(bucket.last));
     bucket.first = first;
     bucket.last = kept.pieces.size();

@@ -45,11 +45,15 @@ class Views {
 }  // namespace
 
 // Empty where one of the tensors lies in no window.
-std::vector<SourcesInPlace::Place> SourcesInPlace::places_of(const std::vector<const void*>& tensors, const std::vector<int64_t>& bytes) {
+std::vector<SourcesInPlace::Place> SourcesInPlace::places_of(
+    const std::vector<const void*>& tensors, const std::vector<int64_t>& bytes) {
   std::vector<Place> places;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Place one{bytes[i] > 0 ? comm::find_in_windows(tensors[i]) : comm::WindowPlace{{}, 0}, bytes[i]};
-    if (one.place.offset < 0 || (one.bytes > 0 && one.place.offset + one.bytes > one.place.file.bytes)) return {};
+    const Place one{bytes[i] > 0 ? comm::find_in_windows(tensors[i]) : comm::WindowPlace{{}, 0},
+                    bytes[i]};
+    if (one.place.offset < 0 ||
+        (one.bytes > 0 && one.place.offset + one.bytes > one.place.file.bytes))
+      return {};
     places.push_back(one);
   }
   return places;
@@ -58,7 +62,8 @@ std::vector<SourcesInPlace::Place> SourcesInPlace::places_of(const std::vector<c
 SourcesInPlace::SourcesInPlace(const comm::CommView& node, std::vector<int> wanted, bool verify)
     : node_(node), wanted_(std::move(wanted)), verify_(verify) {}
 
-std::string SourcesInPlace::begin(const std::vector<const void*>& mine, const std::vector<int64_t>& bytes) {
+std::string SourcesInPlace::begin(const std::vector<const void*>& mine,
+                                  const std::vector<int64_t>& bytes) {
   EXPECT(mine.empty() || mine.size() == bytes.size());
   struct Beginning {
     uint64_t digest = 0;
@@ -66,12 +71,17 @@ std::string SourcesInPlace::begin(const std::vector<const void*>& mine, const st
   };
   std::vector<Place> places = places_of(mine, bytes);
   const bool moved = !looked_ || places != mine_;
-  const auto all = node_.gather_values(Beginning{verify_ && !mine.empty() ? sample_digest(mine, bytes) : 0, moved ? 1 : 0});
-  if (std::ranges::any_of(all, [](const Beginning& one) { return one.moved != 0; })) look(std::move(places));
+  const auto all = node_.gather_values(
+      Beginning{verify_ && !mine.empty() ? sample_digest(mine, bytes) : 0, moved ? 1 : 0});
+  if (std::ranges::any_of(all, [](const Beginning& one) { return one.moved != 0; }))
+    look(std::move(places));
   for (const int rank : wanted_) {
     const auto index = static_cast<size_t>(rank);
-    if (!verify_ || !readable_[index] || sample_digest(tensors_[index], bytes_[index]) == all[index].digest) continue;
-    return base::text("it sees other bytes in the memory of rank ", rank, " of the node than that rank does");
+    if (!verify_ || !readable_[index] ||
+        sample_digest(tensors_[index], bytes_[index]) == all[index].digest)
+      continue;
+    return base::text("it sees other bytes in the memory of rank ", rank,
+                      " of the node than that rank does");
   }
   return "";
 }
@@ -96,28 +106,33 @@ void SourcesInPlace::look(std::vector<Place> mine) {
   }
   readable_.assign(size, true);
   for (const auto& of_rank : node_.gather_ragged<uint8_t>(unreadable)) {
-    for (size_t rank = 0; rank < size; ++rank) readable_[rank] = readable_[rank] && of_rank[rank] == 0;
+    for (size_t rank = 0; rank < size; ++rank)
+      readable_[rank] = readable_[rank] && of_rank[rank] == 0;
   }
   mine_ = std::move(mine);
   looked_ = true;
 }
 
 // Where weights are read in place for good there is nothing to copy.
-SyncCounters sync_shared(const comm::CommView& comm, int64_t version, std::span<const void* const> tensors, std::span<const int64_t> bytes) {
+SyncCounters sync_shared(const comm::CommView& comm, int64_t version,
+                         std::span<const void* const> tensors, std::span<const int64_t> bytes) {
   const base::Stopwatch watch;
-  VALIDATE(tensors.size() == bytes.size(), ExitCode::internal, tensors.size(), " shared tensors with ", bytes.size(), " sizes");
+  VALIDATE(tensors.size() == bytes.size(), ExitCode::internal, tensors.size(),
+           " shared tensors with ", bytes.size(), " sizes");
   struct Seen {
     int64_t version = 0;
     uint64_t digest = 0;
     uint64_t reads = 0;
   };
-  const auto all = comm.gather_values(Seen{version, sample_digest(tensors, bytes), tensors.empty() ? 0u : 1u});
+  const auto all =
+      comm.gather_values(Seen{version, sample_digest(tensors, bytes), tensors.empty() ? 0u : 1u});
   const auto first = std::ranges::find(all, 1u, &Seen::reads);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    VALIDATE(all[rank].version == all[0].version, ExitCode::internal, "rank ", rank, " is at version ", all[rank].version,
-             " of the shared weights, rank 0 at ", all[0].version);
-    VALIDATE(all[rank].reads == 0 || all[rank].digest == first->digest, ExitCode::internal, "rank ", rank,
-             " sees other bytes of the shared weights than rank ", first - all.begin());
+    VALIDATE(all[rank].version == all[0].version, ExitCode::internal, "rank ", rank,
+             " is at version ", all[rank].version, " of the shared weights, rank 0 at ",
+             all[0].version);
+    VALIDATE(all[rank].reads == 0 || all[rank].digest == first->digest, ExitCode::internal, "rank ",
+             rank, " sees other bytes of the shared weights than rank ", first - all.begin());
   }
   SyncCounters counters;
   counters.version = version;

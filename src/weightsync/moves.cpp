@@ -1,4 +1,5 @@
-// Moving: each step does what can be done now for every open flow, one bucket each, and waits for nothing.
+// Moving: each step does what can be done now for every open flow, one bucket each, and waits for
+// nothing.
 #include <sched.h>
 
 #include <algorithm>
@@ -18,11 +19,15 @@ namespace trireme::weightsync {
 
 void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<void*> targets) {
   EXPECT(!running_);
-  VALIDATE(shard_elements_.empty() || sources.data.size() == tensors_.size(), ExitCode::internal, "a trainer rank gives ", sources.data.size(),
-           " of ", tensors_.size(), " tensors to a weight sync");
-  const bool receives = !plan_.receives.empty() || std::any_of(plan_.sends.begin(), plan_.sends.end(), [](const Flow& f) { return f.route == Route::local; });
-  VALIDATE(!receives || targets.size() == tensors_.size(), ExitCode::internal, "a generator rank gives ", targets.size(), " of ",
-           tensors_.size(), " tensors to a weight sync");
+  VALIDATE(shard_elements_.empty() || sources.data.size() == tensors_.size(), ExitCode::internal,
+           "a trainer rank gives ", sources.data.size(), " of ", tensors_.size(),
+           " tensors to a weight sync");
+  const bool receives =
+      !plan_.receives.empty() || std::any_of(plan_.sends.begin(), plan_.sends.end(),
+                                             [](const Flow& f) { return f.route == Route::local; });
+  VALIDATE(!receives || targets.size() == tensors_.size(), ExitCode::internal,
+           "a generator rank gives ", targets.size(), " of ", tensors_.size(),
+           " tensors to a weight sync");
   VALIDATE(version >= 0, ExitCode::internal, "a weight sync cannot have the version ", version);
   running_ = true;
   next_version_ = version;
@@ -42,17 +47,23 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   begin_in_place();
 }
 
-// Collective over the ranks of the node: none of them copies before all tensors are what this version shall be.
+// Collective over the ranks of the node: none of them copies before all tensors are what this
+// version shall be.
 void WeightSync::Engine::begin_in_place() {
   if (!in_place_) return;
   std::vector<int64_t> bytes(sources_.data.empty() ? 0 : tensors_.size());
-  std::ranges::transform(shard_elements_, bytes.begin(), [this](int64_t elements) { return elements * element_bytes_; });
+  std::ranges::transform(shard_elements_, bytes.begin(),
+                         [this](int64_t elements) { return elements * element_bytes_; });
   const std::string problem = in_place_->begin(sources_.data, bytes);
-  if (!problem.empty()) error_ = UserError(ExitCode::internal, base::text("weight sync ", next_version_, ", rank ", comm_.rank(), ": ", problem));
+  if (!problem.empty())
+    error_ = UserError(ExitCode::internal, base::text("weight sync ", next_version_, ", rank ",
+                                                      comm_.rank(), ": ", problem));
   const bool readable = in_place_->readable(node_rank(comm_.rank()));
-  for (Outgoing& out : outgoing_) out.in_place = out.ring != nullptr && !out.flow->passed_on() && readable;
+  for (Outgoing& out : outgoing_)
+    out.in_place = out.ring != nullptr && !out.flow->passed_on() && readable;
   for (Incoming& in : incoming_) {
-    const bool here = in.ring != nullptr && !in.flow->passed_on() && in_place_->readable(node_rank(in.flow->from));
+    const bool here = in.ring != nullptr && !in.flow->passed_on() &&
+                      in_place_->readable(node_rank(in.flow->from));
     in.in_place = here ? &in_place_->tensors(node_rank(in.flow->from)) : nullptr;
   }
 }
@@ -60,7 +71,8 @@ void WeightSync::Engine::begin_in_place() {
 SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vector<void*> targets) {
   begin(version, std::move(sources), std::move(targets));
   trace::Region region{"weight sync", next_version_, trace::Category::communication};
-  constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core. Messages move only while somebody looks after them.
+  constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core.
+                                     // Messages move only while somebody looks after them.
   constexpr std::chrono::microseconds shortest_nap{50}, longest_nap{500};
   auto nap = shortest_nap;
   for (base::Stopwatch idle; !finished();) {
@@ -89,13 +101,17 @@ SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vect
 
 bool WeightSync::Engine::finished() const {
   if (local_flow_ < plan_.sends.size()) return false;
-  return std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& out) { return out.finished; }) &&
-         std::all_of(incoming_.begin(), incoming_.end(), [](const Incoming& in) { return in.done(); });
+  return std::all_of(outgoing_.begin(), outgoing_.end(),
+                     [](const Outgoing& out) { return out.finished; }) &&
+         std::all_of(incoming_.begin(), incoming_.end(),
+                     [](const Incoming& in) { return in.done(); });
 }
 
 bool WeightSync::Engine::waits_for_messages() const {
-  return std::ranges::any_of(outgoing_, [](const Outgoing& out) { return out.ring == nullptr && !out.finished; }) ||
-         std::ranges::any_of(incoming_, [](const Incoming& in) { return in.ring == nullptr && !in.done(); });
+  return std::ranges::any_of(
+             outgoing_, [](const Outgoing& out) { return out.ring == nullptr && !out.finished; }) ||
+         std::ranges::any_of(incoming_,
+                             [](const Incoming& in) { return in.ring == nullptr && !in.done(); });
 }
 
 bool WeightSync::Engine::step() {
@@ -120,9 +136,11 @@ bool WeightSync::Engine::activate() {
     if (in.channel) continue;
     const std::vector<int>& readers = in.flow->to;
     const auto mine = std::find(readers.begin(), readers.end(), comm_.rank()) - readers.begin();
-    in.channel = in.ring != nullptr ? ring_receiver(in.ring, options_.in_flight, slot_bytes(*in.flow), static_cast<int>(readers.size()), static_cast<int>(mine))
-                                    : message_receiver(comm_, in.flow->from, in.tag, options_.in_flight,
-                                                       static_cast<int64_t>(in.flow->buckets.size()), *pool_);
+    in.channel = in.ring != nullptr
+                     ? ring_receiver(in.ring, options_.in_flight, slot_bytes(*in.flow),
+                                     static_cast<int>(readers.size()), static_cast<int>(mine))
+                     : message_receiver(comm_, in.flow->from, in.tag, options_.in_flight,
+                                        static_cast<int64_t>(in.flow->buckets.size()), *pool_);
     opened = true;
   }
   active = 0;
@@ -131,21 +149,27 @@ bool WeightSync::Engine::activate() {
     if (out.ring == nullptr && ++active > most_active_) continue;
     if (out.channel) continue;
     const std::vector<int>& readers = out.flow->to;
-    out.channel = out.ring != nullptr ? ring_sender(out.ring, options_.in_flight, slot_bytes(*out.flow), static_cast<int>(readers.size()))
-                                      : message_sender(comm_, readers.front(), out.tag, options_.in_flight, *pool_);
+    out.channel = out.ring != nullptr
+                      ? ring_sender(out.ring, options_.in_flight, slot_bytes(*out.flow),
+                                    static_cast<int>(readers.size()))
+                      : message_sender(comm_, readers.front(), out.tag, options_.in_flight, *pool_);
     opened = true;
   }
   return opened;
 }
 
-// From bucket `first` on, from tensors to tensors; returns how many: a device, whose copies are few and fast, is given all of them, the host some, so that
-// messages are looked after in between.
-size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, const std::vector<const void*>& from) const {
+// From bucket `first` on, from tensors to tensors; returns how many: a device, whose copies are few
+// and fast, is given all of them, the host some, so that messages are looked after in between.
+size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first,
+                                             const std::vector<const void*>& from) const {
   constexpr size_t most_on_host = 64;
-  const size_t left = flow.buckets.size() - first, count = options_.device ? left : std::min(most_on_host, left);
+  const size_t left = flow.buckets.size() - first,
+               count = options_.device ? left : std::min(most_on_host, left);
   const auto copy = [&](int64_t begin, int64_t end) {
-    const size_t from_piece = flow.buckets[first + static_cast<size_t>(begin)].first, to_piece = flow.buckets[first + static_cast<size_t>(end) - 1].last;
-    start_local(target_copier_, std::span(flow.pieces).subspan(from_piece, to_piece - from_piece), element_bytes_, from, targets_);
+    const size_t from_piece = flow.buckets[first + static_cast<size_t>(begin)].first,
+                 to_piece = flow.buckets[first + static_cast<size_t>(end) - 1].last;
+    start_local(target_copier_, std::span(flow.pieces).subspan(from_piece, to_piece - from_piece),
+                element_bytes_, from, targets_);
     target_copier_.finish();
   };
   if (options_.parallel_for && !options_.device) {
@@ -157,11 +181,13 @@ size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, con
 }
 
 bool WeightSync::Engine::copy_local_buckets() {
-  while (local_flow_ < plan_.sends.size() && plan_.sends[local_flow_].route != Route::local) ++local_flow_;
+  while (local_flow_ < plan_.sends.size() && plan_.sends[local_flow_].route != Route::local)
+    ++local_flow_;
   if (local_flow_ == plan_.sends.size()) return false;
   const Flow& flow = plan_.sends[local_flow_];
   const size_t end = local_bucket_ + copy_some_buckets(flow, local_bucket_, sources_.data);
-  for (; local_bucket_ < end; ++local_bucket_) counters_.bytes_local += flow.buckets[local_bucket_].elements * element_bytes_;
+  for (; local_bucket_ < end; ++local_bucket_)
+    counters_.bytes_local += flow.buckets[local_bucket_].elements * element_bytes_;
   if (local_bucket_ == flow.buckets.size()) {
     local_bucket_ = 0;
     ++local_flow_;
@@ -196,10 +222,12 @@ bool WeightSync::Engine::send(Outgoing& out) {
 }
 
 bool WeightSync::Engine::leaves_node(const Flow& flow) const {
-  return members_.node_of[static_cast<size_t>(flow.from)] != members_.node_of[static_cast<size_t>(flow.to.front())];
+  return members_.node_of[static_cast<size_t>(flow.from)] !=
+         members_.node_of[static_cast<size_t>(flow.to.front())];
 }
 
-void WeightSync::Engine::count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes) {
+void WeightSync::Engine::count_sent(const Outgoing& out, int64_t payload_bytes,
+                                    int64_t full_bytes) {
   const auto readers = static_cast<int64_t>(out.flow->to.size());
   counters_.bytes_sent += payload_bytes * readers;
   counters_.full_bytes += full_bytes * readers;
@@ -222,18 +250,21 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
     header.payload_bytes = bucket.elements * element_bytes_;
     pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, payload);
   }
-  if (options_.verify) header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
+  if (options_.verify)
+    header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
   if (corrupt_ >= 0 && corrupt_-- == 0) payload[header.payload_bytes / 2] ^= std::byte{1};
   std::memcpy(slot, &header, sizeof header);
   return header.payload_bytes;
 }
 
 bool WeightSync::Engine::sends_deltas(const Flow& flow) const {
-  return version_ != never && (!sources_.changed.empty() || !previous_.empty()) && may_send_deltas(flow);
+  return version_ != never && (!sources_.changed.empty() || !previous_.empty()) &&
+         may_send_deltas(flow);
 }
 
 bool WeightSync::Engine::may_send_deltas(const Flow& flow) const {
-  return options_.delta == DeltaScope::everywhere || (options_.delta == DeltaScope::between_nodes && flow.route == Route::message);
+  return options_.delta == DeltaScope::everywhere ||
+         (options_.delta == DeltaScope::between_nodes && flow.route == Route::message);
 }
 
 // The changed elements of a bucket, 0 when all of it is shorter.
@@ -241,15 +272,20 @@ int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::
   const auto full = static_cast<size_t>(bucket.elements * element_bytes_);
   DeltaEncoder encoder(std::span(payload, full - 1), static_cast<int>(element_bytes_));
   const std::byte* packed = scratch();
-  if (packed) pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, scratch());
+  if (packed)
+    pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, scratch());
   for (const Piece& piece : pieces_of(flow, bucket)) {
     for (int64_t r = 0; r < piece.run.rows; ++r) {
       const int64_t element = piece.run.source_offset + r * piece.run.source_stride;
-      const std::byte* row = packed ? packed : static_cast<const std::byte*>(sources_.data[piece.tensor]) + element * element_bytes_;
+      const std::byte* row = packed ? packed
+                                    : static_cast<const std::byte*>(sources_.data[piece.tensor]) +
+                                          element * element_bytes_;
       if (packed) packed += piece.run.columns * element_bytes_;
-      const bool fits = sources_.changed.empty()
-                            ? encoder.add(row, previous_[piece.tensor].data() + element * element_bytes_, piece.run.columns)
-                            : encoder.add(row, sources_.changed[piece.tensor], element, piece.run.columns);
+      const bool fits =
+          sources_.changed.empty()
+              ? encoder.add(row, previous_[piece.tensor].data() + element * element_bytes_,
+                            piece.run.columns)
+              : encoder.add(row, sources_.changed[piece.tensor], element, piece.run.columns);
       if (!fits) return 0;
     }
   }
@@ -266,15 +302,18 @@ bool WeightSync::Engine::receive(Incoming& in) {
   const Bucket& bucket = in.flow->buckets[in.next];
   BucketHeader header;
   std::memcpy(&header, slot, sizeof header);
-  // A length that the slot cannot hold would send us past its end; the bucket is lost then, and the sync fails at its end.
-  if (header.payload_bytes < 0 || header.payload_bytes > bucket.elements * element_bytes_) header.payload_bytes = 0;
+  // A length that the slot cannot hold would send us past its end; the bucket is lost then, and the
+  // sync fails at its end.
+  if (header.payload_bytes < 0 || header.payload_bytes > bucket.elements * element_bytes_)
+    header.payload_bytes = 0;
   bool moved = false;
   if (!in.unpacked) {
     take_in(*in.flow, bucket, slot);
     in.unpacked = true;
     moved = true;
     counters_.bytes_received += header.payload_bytes;
-    (leaves_node(*in.flow) ? counters_.network_received : counters_.bytes_in_node) += header.payload_bytes;
+    (leaves_node(*in.flow) ? counters_.network_received : counters_.bytes_in_node) +=
+        header.payload_bytes;
   }
   moved |= pass_on(in, slot, header.payload_bytes);
   if (std::find(in.passed.begin(), in.passed.end(), false) != in.passed.end()) return moved;
@@ -326,33 +365,39 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
   const int64_t full = bucket.elements * element_bytes_;
   auto wrong = [&](const std::string& what, ExitCode code = ExitCode::internal) {
     if (error_) return;
-    error_ = UserError(code, base::text("weight sync ", next_version_, ", bucket ", bucket.number, " from rank ", flow.from, " with ",
-                                        tensors_[flow.pieces[bucket.first].tensor].name, ": ", what));
+    error_ =
+        UserError(code, base::text("weight sync ", next_version_, ", bucket ", bucket.number,
+                                   " from rank ", flow.from, " with ",
+                                   tensors_[flow.pieces[bucket.first].tensor].name, ": ", what));
   };
   if (header.version != next_version_ || header.number != bucket.number) {
     return wrong(base::text("it is bucket ", header.number, " of version ", header.version));
   }
-  if (header.payload_bytes < 0 || header.payload_bytes > full || (header.is_delta == 0 && header.payload_bytes != full)) {
+  if (header.payload_bytes < 0 || header.payload_bytes > full ||
+      (header.is_delta == 0 && header.payload_bytes != full)) {
     return wrong(base::text("it has ", header.payload_bytes, " bytes instead of ", full));
   }
-  if (options_.verify && XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes)) != header.digest) {
+  if (options_.verify &&
+      XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes)) != header.digest) {
     return wrong("its digest does not fit: it was changed on the way");
   }
   const auto pieces = pieces_of(flow, bucket);
-  if (header.is_delta == 0) return unpack(target_copier_, pieces, element_bytes_, payload, targets_);
-  if (header.base_version != version_) return wrong(base::text("a delta against version ", header.base_version, ", here is ", version_));
+  if (header.is_delta == 0)
+    return unpack(target_copier_, pieces, element_bytes_, payload, targets_);
+  if (header.base_version != version_)
+    return wrong(
+        base::text("a delta against version ", header.base_version, ", here is ", version_));
   const std::span delta{payload, static_cast<size_t>(header.payload_bytes)};
   try {
     if (scratch() == nullptr) {
       unpack_delta(pieces, element_bytes_, delta, bucket.elements, targets_);
       return;
     }
-    pack(copier_, pieces, Side::target, element_bytes_, {targets_.data(), targets_.size()}, scratch());
+    pack(copier_, pieces, Side::target, element_bytes_, {targets_.data(), targets_.size()},
+         scratch());
     apply_delta(delta, element_bytes_, bucket.elements, scratch());
     unpack(copier_, pieces, element_bytes_, scratch(), targets_);
-  } catch (const UserError& error) {
-    wrong(error.what(), error.code());
-  }
+  } catch (const UserError& error) { wrong(error.what(), error.code()); }
 }
 
 // At the end: the same version everywhere and no error anywhere, or the same error on every rank.
@@ -360,7 +405,8 @@ void WeightSync::Engine::agree() {
   const int64_t of_rank_0 = comm_.broadcast_value(next_version_, 0);
   const auto failure = comm::failure_of_any(comm_, [&] {
     if (error_) throw *error_;
-    VALIDATE(next_version_ == of_rank_0, ExitCode::internal, "weight sync of version ", next_version_, " while rank 0 syncs version ", of_rank_0);
+    VALIDATE(next_version_ == of_rank_0, ExitCode::internal, "weight sync of version ",
+             next_version_, " while rank 0 syncs version ", of_rank_0);
   });
   if (!failure) return;
   running_ = false;
@@ -371,7 +417,9 @@ void WeightSync::Engine::agree() {
 // The shard as sent, for the comparison of the next delta. Not needed with bitmaps.
 void WeightSync::Engine::remember() {
   const bool wanted = !shard_elements_.empty() && sources_.changed.empty() &&
-                      std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) { return !out.flow->passed_on() && may_send_deltas(*out.flow); });
+                      std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) {
+                        return !out.flow->passed_on() && may_send_deltas(*out.flow);
+                      });
   if (!wanted) {
     previous_.clear();
     return;
@@ -380,7 +428,8 @@ void WeightSync::Engine::remember() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     previous_[i].resize(static_cast<size_t>(shard_elements_[i] * element_bytes_));
     const auto bytes = static_cast<int64_t>(previous_[i].size());
-    copier_.start({previous_[i].data(), static_cast<const std::byte*>(sources_.data[i]), 1, bytes, bytes, bytes});
+    copier_.start({previous_[i].data(), static_cast<const std::byte*>(sources_.data[i]), 1, bytes,
+                   bytes, bytes});
   }
   copier_.finish();
 }

@@ -10,14 +10,16 @@
 
 namespace trireme::weightsync {
 
-// How bytes get from and to this rank's tensors: by the processor, or by the copy engines of the device where the tensors lie. Buckets are
-// memory of the host. What was started is done after finish().
+// How bytes get from and to this rank's tensors: by the processor, or by the copy engines of the
+// device where the tensors lie. Buckets are memory of the host. What was started is done after
+// finish().
 struct Copier {
   void (*start)(const comm::RowCopy& copy);
   void (*finish)();
 };
 const Copier& copier_of(bool device);
-// To a target's tensors on the host, `bytes` of them: more than a cache holds is written past it, so that memory need not be read to be overwritten.
+// To a target's tensors on the host, `bytes` of them: more than a cache holds is written past it,
+// so that memory need not be read to be overwritten.
 const Copier& copier_to_targets(bool device, int64_t bytes);
 
 enum class Side : uint8_t { source, target };
@@ -34,15 +36,20 @@ TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes);
 std::span<const Piece> pieces_of(const Flow& flow, const Bucket& bucket);
 
 // `side` says whose tensors they are.
-void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes, std::span<const void* const> tensors, std::byte* out);
-void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, const std::byte* in, std::span<void* const> targets);
-// From a rank's shard to its own slice, pieces of a tensor that continue each other at once: a device's time is that of a copy's start. The caller calls copier.finish(), in the same thread.
-void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources,
-                 std::span<void* const> targets);
+void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes,
+          std::span<const void* const> tensors, std::byte* out);
+void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+            const std::byte* in, std::span<void* const> targets);
+// From a rank's shard to its own slice, pieces of a tensor that continue each other at once: a
+// device's time is that of a copy's start. The caller calls copier.finish(), in the same thread.
+void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+                 std::span<const void* const> sources, std::span<void* const> targets);
 // Applies a delta to the host's targets in place; returns the number of elements written.
-int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes, std::span<const std::byte> delta, int64_t elements,
+int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes,
+                     std::span<const std::byte> delta, int64_t elements,
                      std::span<void* const> targets);
 // The same to a packed bucket.
-int64_t apply_delta(std::span<const std::byte> delta, int64_t element_bytes, int64_t elements, std::byte* packed);
+int64_t apply_delta(std::span<const std::byte> delta, int64_t element_bytes, int64_t elements,
+                    std::byte* packed);
 
 }  // namespace trireme::weightsync

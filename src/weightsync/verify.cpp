@@ -1,5 +1,5 @@
-// After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow moved, taken from the tensors
-// themselves on either side, compared tensor by tensor.
+// After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow
+// moved, taken from the tensors themselves on either side, compared tensor by tensor.
 #include <map>
 #include <set>
 #include <tuple>
@@ -14,7 +14,7 @@ namespace {
 struct Record {
   int64_t shard = 0;
   int64_t slice = 0;
-  int64_t home = 0;    // rank that got it from the origin
+  int64_t home = 0;  // rank that got it from the origin
   int64_t tensor = 0;
   uint64_t digest = 0;
 };
@@ -23,9 +23,15 @@ using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 // Digest of a tensor's part of a flow as it lies in `tensors`.
 class FlowDigests {
  public:
-  // `scratch`: where a device's rows are copied to, a bucket of them at a time; null: they are read where they lie.
-  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, const Copier& copier, std::byte* scratch)
-      : flow_(flow), side_(side), element_bytes_(element_bytes), copier_(copier), scratch_(scratch) {}
+  // `scratch`: where a device's rows are copied to, a bucket of them at a time; null: they are read
+  // where they lie.
+  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, const Copier& copier,
+              std::byte* scratch)
+      : flow_(flow),
+        side_(side),
+        element_bytes_(element_bytes),
+        copier_(copier),
+        scratch_(scratch) {}
 
   template <class Pointer>
   std::map<uint32_t, uint64_t> of(std::span<Pointer const> tensors) const {
@@ -34,7 +40,8 @@ class FlowDigests {
     for (size_t p = 0; p < flow_.pieces.size();) {
       const uint32_t tensor = flow_.pieces[p].tensor;
       XXH3_64bits_reset(state);
-      for (; p < flow_.pieces.size() && flow_.pieces[p].tensor == tensor; ++p) add(state, flow_.pieces[p].run, static_cast<const std::byte*>(tensors[tensor]));
+      for (; p < flow_.pieces.size() && flow_.pieces[p].tensor == tensor; ++p)
+        add(state, flow_.pieces[p].run, static_cast<const std::byte*>(tensors[tensor]));
       digests[tensor] = XXH3_64bits_digest(state);
     }
     XXH3_freeState(state);
@@ -45,12 +52,15 @@ class FlowDigests {
   void add(XXH3_state_t* state, const base::CopyRun& run, const std::byte* tensor) const {
     const TensorRows rows = rows_of(run, side_, element_bytes_);
     if (scratch_) {
-      copier_.start({scratch_, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
+      copier_.start(
+          {scratch_, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
       copier_.finish();
       XXH3_64bits_update(state, scratch_, static_cast<size_t>(rows.rows * rows.bytes));
       return;
     }
-    for (int64_t r = 0; r < rows.rows; ++r) XXH3_64bits_update(state, tensor + rows.offset + r * rows.stride, static_cast<size_t>(rows.bytes));
+    for (int64_t r = 0; r < rows.rows; ++r)
+      XXH3_64bits_update(state, tensor + rows.offset + r * rows.stride,
+                         static_cast<size_t>(rows.bytes));
   }
 
   const Flow& flow_;
@@ -62,28 +72,35 @@ class FlowDigests {
 
 }  // namespace
 
-std::string WeightSync::Engine::differences(const Sources& sources, std::span<void* const> targets) const {
+std::string WeightSync::Engine::differences(const Sources& sources,
+                                            std::span<void* const> targets) const {
   std::vector<std::vector<Record>> to(static_cast<size_t>(comm_.size()));
   for (const Flow& flow : plan_.sends) {
     if (flow.passed_on()) continue;
     std::set<int> readers{flow.home};  // and those to whom it may go on
     for (const auto& replica : members_.targets) {
       const int rank = replica[static_cast<size_t>(flow.slice)];
-      const bool near = members_.node_of[static_cast<size_t>(rank)] == members_.node_of[static_cast<size_t>(flow.home)];
+      const bool near = members_.node_of[static_cast<size_t>(rank)] ==
+                        members_.node_of[static_cast<size_t>(flow.home)];
       if (flow.route == Route::message && (plan_.relay || near)) readers.insert(rank);
     }
-    for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_, copier_, scratch()).of<const void*>(sources.data)) {
+    for (const auto& [tensor, digest] :
+         FlowDigests(flow, Side::source, element_bytes_, copier_, scratch())
+             .of<const void*>(sources.data)) {
       const Record record{flow.shard, flow.slice, flow.home, tensor, digest};
       for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
     }
   }
   std::map<Key, uint64_t> expected;
-  for (const Record& record : comm_.all_to_all_values(to)) expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
+  for (const Record& record : comm_.all_to_all_values(to))
+    expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
   std::set<std::string> differing;
   auto compare = [&](const Flow& flow) {
-    for (const auto& [tensor, digest] : FlowDigests(flow, Side::target, element_bytes_, copier_, scratch()).of<void*>(targets)) {
+    for (const auto& [tensor, digest] :
+         FlowDigests(flow, Side::target, element_bytes_, copier_, scratch()).of<void*>(targets)) {
       const auto found = expected.find({flow.shard, flow.slice, flow.home, tensor});
-      if (found == expected.end() || found->second != digest) differing.insert(tensors_[tensor].name);
+      if (found == expected.end() || found->second != digest)
+        differing.insert(tensors_[tensor].name);
     }
   };
   for (const Flow& flow : plan_.receives) compare(flow);
@@ -95,7 +112,9 @@ std::string WeightSync::Engine::differences(const Sources& sources, std::span<vo
   const size_t count = names.size();
   names.resize(std::min(count, shown));
   std::string message;
-  if (count > 0) message = base::text("rank ", comm_.rank(), " differs from the trainers in ", count, " tensors: ", base::join(names));
+  if (count > 0)
+    message = base::text("rank ", comm_.rank(), " differs from the trainers in ", count,
+                         " tensors: ", base::join(names));
   for (const std::string& each : comm_.all_gather(message)) {
     if (!each.empty()) return base::text("weights after sync ", version_, ": ", each);
   }

@@ -9,7 +9,8 @@
 
 namespace trireme::zero {
 
-GradientSums::GradientSums(std::vector<comm::SlotGeometry> stages, at::Device device) : stages_(std::move(stages)), has_(stages_.size(), false) {
+GradientSums::GradientSums(std::vector<comm::SlotGeometry> stages, at::Device device)
+    : stages_(std::move(stages)), has_(stages_.size(), false) {
   int64_t elements = 0;
   for (const auto& stage : stages_) {
     begin_.push_back(elements);
@@ -21,7 +22,9 @@ GradientSums::GradientSums(std::vector<comm::SlotGeometry> stages, at::Device de
 at::Tensor GradientSums::parameter(int stage, size_t index) const {
   const auto s = static_cast<size_t>(stage);
   const int64_t begin = stages_[s].parameters[index].offset;
-  const int64_t end = index + 1 < stages_[s].parameters.size() ? stages_[s].parameters[index + 1].offset : stages_[s].elements;
+  const int64_t end = index + 1 < stages_[s].parameters.size()
+                          ? stages_[s].parameters[index + 1].offset
+                          : stages_[s].elements;
   return flat_.narrow(0, begin_[s] + begin, end - begin);
 }
 
@@ -30,7 +33,8 @@ std::vector<float*> GradientSums::of(int stage) {
   if (!has_[s]) flat_.narrow(0, begin_[s], stages_[s].elements).zero_();
   has_[s] = true;
   std::vector<float*> pointers;
-  for (const auto& parameter : stages_[s].parameters) pointers.push_back(flat_.mutable_data_ptr<float>() + begin_[s] + parameter.offset);
+  for (const auto& parameter : stages_[s].parameters)
+    pointers.push_back(flat_.mutable_data_ptr<float>() + begin_[s] + parameter.offset);
   return pointers;
 }
 
@@ -46,8 +50,12 @@ void GradientSums::move_to(int stage, const std::vector<float*>& slot) {
 
 void GradientSums::forget() { std::fill(has_.begin(), has_.end(), false); }
 
-bool GradientSums::empty() const { return std::none_of(has_.begin(), has_.end(), [](bool has) { return has; }); }
+bool GradientSums::empty() const {
+  return std::none_of(has_.begin(), has_.end(), [](bool has) { return has; });
+}
 
-int64_t GradientSums::bytes() const { return flat_.defined() ? static_cast<int64_t>(flat_.nbytes()) : 0; }
+int64_t GradientSums::bytes() const {
+  return flat_.defined() ? static_cast<int64_t>(flat_.nbytes()) : 0;
+}
 
 }  // namespace trireme::zero

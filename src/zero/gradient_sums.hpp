@@ -1,4 +1,5 @@
-// This rank's gradients of a step's micro-batches before its last (ShardedModelOptions::reduce_once), of all stages. Private to zero.
+// This rank's gradients of a step's micro-batches before its last
+// (ShardedModelOptions::reduce_once), of all stages. Private to zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +16,11 @@ class GradientSums {
   GradientSums() = default;  // none: each micro-batch's gradients go to their owners
   GradientSums(std::vector<comm::SlotGeometry> stages, at::Device device);
 
-  // fp32, whole parameters of N slices, by parameter index within the stage; zero where the step has not added to it yet.
+  // fp32, whole parameters of N slices, by parameter index within the stage; zero where the step
+  // has not added to it yet.
   std::vector<float*> of(int stage);
-  // Copies a stage's sums, if it has any, into the exchange's storage, which the last micro-batch adds to; it has none then.
+  // Copies a stage's sums, if it has any, into the exchange's storage, which the last micro-batch
+  // adds to; it has none then.
   void move_to(int stage, const std::vector<float*>& slot);
   void forget();
 

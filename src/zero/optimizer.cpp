@@ -19,7 +19,8 @@
 namespace trireme::zero {
 namespace {
 
-kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& options, double clip_factor, bool decay) {
+kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& options,
+                           double clip_factor, bool decay) {
   kernels::AdamWStep step;
   step.lr = options.lr;
   step.beta1 = options.beta1;
@@ -31,7 +32,8 @@ kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& opti
   return step;
 }
 
-kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute, size_t p) {
+kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map,
+                             comm::ShardExchange& exchange, at::ScalarType compute, size_t p) {
   kernels::AdamWShard shard;
   shard.master = map.data(state.master, p);
   shard.moment1 = map.data(state.moment1, p);
@@ -47,8 +49,8 @@ kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map, c
   return shard;
 }
 
-int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
-                       const AdamWOptions& options, double clip_factor) {
+int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
+                       at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
   int64_t changed = 0;
   std::vector<uint64_t> step_bits;  // what this step changed of a parameter
   for (size_t p = 0; p < map.parameters(); ++p) {
@@ -71,15 +73,18 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
 }
 
 // One pass over the shard by our own kernel.
-int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
-                         const AdamWOptions& options, double clip_factor, const kernels::DeviceKernels& device) {
+int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
+                         at::ScalarType compute, const AdamWOptions& options, double clip_factor,
+                         const kernels::DeviceKernels& device) {
   std::vector<int64_t> first_team{0};  // of each parameter among all counts
-  for (size_t p = 0; p < map.parameters(); ++p) first_team.push_back(first_team.back() + device.adamw_teams(map.own(p).elements()));
+  for (size_t p = 0; p < map.parameters(); ++p)
+    first_team.push_back(first_team.back() + device.adamw_teams(map.own(p).elements()));
   at::Tensor changed = at::zeros({first_team.back()}, state.master.options().dtype(at::kInt));
   for (size_t p = 0; p < map.parameters(); ++p) {
     if (map.own(p).empty()) continue;
     const auto step = step_of(state, options, clip_factor, decays(map.layout().tensors()[p].name));
-    device.adamw(shard_of(state, map, exchange, compute, p), step, changed.mutable_data_ptr<int32_t>() + first_team[p]);
+    device.adamw(shard_of(state, map, exchange, compute, p), step,
+                 changed.mutable_data_ptr<int32_t>() + first_team[p]);
   }
   return changed.sum().item<int64_t>();
 }
@@ -92,8 +97,9 @@ struct Piece {
   int64_t count;
 };
 
-// This rank's values of parameters with, or without, weight decay, in groups of at most `most` values. Every piece begins at a multiple of
-// `most` in its parameter: LibTorch's CPU kernel rounds a row's last values otherwise than those of whole vectors.
+// This rank's values of parameters with, or without, weight decay, in groups of at most `most`
+// values. Every piece begins at a multiple of `most` in its parameter: LibTorch's CPU kernel rounds
+// a row's last values otherwise than those of whole vectors.
 std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t most) {
   std::vector<std::vector<Piece>> groups;
   int64_t left = 0;  // of the last group
@@ -113,31 +119,41 @@ std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t 
   return groups;
 }
 
-// One group: state to the device where it is not there, AdamW, the compute type, state back. Adds up the changed values.
-void update_group(OptimizerState& state, const std::vector<Piece>& group, comm::ShardExchange& exchange, at::ScalarType compute,
-                  const AdamWOptions& options, bool decay, const at::Tensor& count, at::Tensor& changed) {
+// One group: state to the device where it is not there, AdamW, the compute type, state back. Adds
+// up the changed values.
+void update_group(OptimizerState& state, const std::vector<Piece>& group,
+                  comm::ShardExchange& exchange, at::ScalarType compute,
+                  const AdamWOptions& options, bool decay, const at::Tensor& count,
+                  at::Tensor& changed) {
   const bool offloaded = !state.host.empty();
   std::vector<at::Tensor> masters, gradients, moments1, moments2;
   const std::vector<at::Tensor> steps(group.size(), count);
   for (const Piece& piece : group) {
     if (offloaded) state.before_change(piece.parameter);
     gradients.push_back(state.gradient.narrow(0, piece.offset, piece.count));
-    for (const auto& [flat, list] : {std::pair{&state.master, &masters}, {&state.moment1, &moments1}, {&state.moment2, &moments2}}) {
+    for (const auto& [flat, list] : {std::pair{&state.master, &masters},
+                                     {&state.moment1, &moments1},
+                                     {&state.moment2, &moments2}}) {
       const at::Tensor view = flat->narrow(0, piece.offset, piece.count);
-      list->push_back(offloaded ? view.to(state.gradient.device(), /*non_blocking=*/false, /*copy=*/true) : view);
+      list->push_back(offloaded
+                          ? view.to(state.gradient.device(), /*non_blocking=*/false, /*copy=*/true)
+                          : view);
     }
   }
-  at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1, options.beta2, decay ? options.weight_decay : 0,
-                    options.eps, false, false);
+  at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1,
+                    options.beta2, decay ? options.weight_decay : 0, options.eps, false, false);
   for (size_t i = 0; i < group.size(); ++i) {
     const Piece& piece = group[i];
-    std::byte* place = exchange.own_slice(piece.parameter) + piece.first * static_cast<int64_t>(c10::elementSize(compute));
+    std::byte* place = exchange.own_slice(piece.parameter) +
+                       piece.first * static_cast<int64_t>(c10::elementSize(compute));
     at::Tensor slice = at::from_blob(place, {piece.count}, masters[i].options().dtype(compute));
     const at::Tensor rounded = masters[i].to(compute);
     changed.add_(rounded.ne(slice).sum());
     slice.copy_(rounded);
     if (!offloaded) continue;
-    for (const auto& [flat, list] : {std::pair{&state.master, &masters}, {&state.moment1, &moments1}, {&state.moment2, &moments2}}) {
+    for (const auto& [flat, list] : {std::pair{&state.master, &masters},
+                                     {&state.moment1, &moments1},
+                                     {&state.moment2, &moments2}}) {
       flat->narrow(0, piece.offset, piece.count).copy_((*list)[i]);
     }
   }
@@ -145,31 +161,37 @@ void update_group(OptimizerState& state, const std::vector<Piece>& group, comm::
 
 }  // namespace
 
-int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
-                     const AdamWOptions& options, double clip_factor) {
+int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
+                     at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
   const at::NoGradGuard no_gradients;
-  if (kernels::on_host(state.gradient.device())) return update_on_host(state, map, exchange, compute, options, clip_factor);
+  if (kernels::on_host(state.gradient.device()))
+    return update_on_host(state, map, exchange, compute, options, clip_factor);
   const bool offloaded = !state.host.empty();
   const auto* device = kernels::device_kernels();
-  if (device && !offloaded) return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
+  if (device && !offloaded)
+    return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
   const int64_t piece = offloaded ? plan::offload_piece : std::numeric_limits<int64_t>::max();
   return update_by_operations(state, map, exchange, compute, options, clip_factor, piece);
 }
 
-int64_t update_by_operations(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+int64_t update_by_operations(OptimizerState& state, const ShardMap& map,
+                             comm::ShardExchange& exchange, at::ScalarType compute,
                              const AdamWOptions& options, double clip_factor, int64_t piece) {
   const at::NoGradGuard no_gradients;
   if (clip_factor != 1) state.gradient.mul_(clip_factor);
   at::Tensor changed = at::zeros({}, state.gradient.options().dtype(at::kLong));
-  const at::Tensor count = at::full({}, static_cast<double>(state.steps + 1), state.gradient.options());
+  const at::Tensor count =
+      at::full({}, static_cast<double>(state.steps + 1), state.gradient.options());
   for (const bool decay : {true, false}) {
-    for (const auto& group : pieces(map, decay, piece)) update_group(state, group, exchange, compute, options, decay, count, changed);
+    for (const auto& group : pieces(map, decay, piece))
+      update_group(state, group, exchange, compute, options, decay, count, changed);
   }
   return changed.item<int64_t>();
 }
 
 double squared_gradients(const OptimizerState& state) {
-  if (kernels::on_host(state.gradient.device())) return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
+  if (kernels::on_host(state.gradient.device()))
+    return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
   return squared_norm_in_chunks(state.gradient);
 }
 
@@ -178,17 +200,20 @@ double squared_norm_in_chunks(const at::Tensor& values) {
   at::Tensor sum = at::zeros({}, values.options().dtype(at::kDouble));
   for (int64_t first = 0; first < values.numel(); first += plan::norm_chunk) {
     // LibTorch converts its whole argument to the type in which it adds.
-    const at::Tensor chunk = values.narrow(0, first, std::min(plan::norm_chunk, values.numel() - first));
+    const at::Tensor chunk =
+        values.narrow(0, first, std::min(plan::norm_chunk, values.numel() - first));
     sum.add_(at::linalg_vector_norm(chunk, 2, std::nullopt, false, at::kDouble).square_());
   }
   return sum.item<double>();
 }
 
-void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device, void* slice) {
+void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device,
+                   void* slice) {
   if (elements == 0) return;
   if (!kernels::on_host(device)) {
     const at::NoGradGuard no_gradients;
-    const at::Tensor host = at::from_blob(const_cast<float*>(values), {elements}, at::TensorOptions().dtype(at::kFloat));
+    const at::Tensor host = at::from_blob(const_cast<float*>(values), {elements},
+                                          at::TensorOptions().dtype(at::kFloat));
     at::from_blob(slice, {elements}, at::TensorOptions().dtype(compute).device(device)).copy_(host);
   } else if (compute == at::kFloat) {
     std::memcpy(slice, values, static_cast<size_t>(elements) * sizeof(float));
@@ -200,8 +225,8 @@ void write_compute(const float* values, int64_t elements, at::ScalarType compute
 void update_average(OptimizerState& state) {
   if (!state.average.defined()) return;
   if (kernels::on_host(state.average.device())) {
-    kernels::moving_average(state.average.data_ptr<float>(), state.master.data_ptr<float>(), state.average_beta,
-                            state.average.numel());
+    kernels::moving_average(state.average.data_ptr<float>(), state.master.data_ptr<float>(),
+                            state.average_beta, state.average.numel());
     return;
   }
   const at::NoGradGuard no_gradients;

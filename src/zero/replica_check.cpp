@@ -15,8 +15,9 @@
 namespace trireme::zero {
 namespace {
 
-// Multiplies and rotates words of two values in eight lanes, which no step of another waits for, from four places of the array in turn, since memory gives one core
-// more of several than of one. It is compared between copies of one array, nobody attacks it.
+// Multiplies and rotates words of two values in eight lanes, which no step of another waits for,
+// from four places of the array in turn, since memory gives one core more of several than of one.
+// It is compared between copies of one array, nobody attacks it.
 uint64_t digest_of(const float* values, int64_t count) {
   constexpr uint64_t prime = 0x9e3779b97f4a7c15ULL;
   std::array<uint64_t, 8> lanes{1, 2, 3, 4, 5, 6, 7, 8};
@@ -30,7 +31,8 @@ uint64_t digest_of(const float* values, int64_t count) {
       for (size_t l = 0; l < lanes.size(); ++l) lanes[l] = mix(lanes[l], words[l]);
     }
   }
-  for (int64_t i = places * part; i < count; ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
+  for (int64_t i = places * part; i < count; ++i)
+    lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
   uint64_t digest = 0;
   for (const uint64_t lane : lanes) digest = mix(digest, lane);
   return digest;
@@ -38,22 +40,29 @@ uint64_t digest_of(const float* values, int64_t count) {
 
 }  // namespace
 
-void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name, ShardedModel& model) {
+void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name,
+                            ShardedModel& model) {
   const trace::Region region{"compare replicas"};
   const trace::Guarding guard{trace::Guard::replicas};
   const auto& parameters = model.spec().parameters;
   std::vector<uint64_t> mine;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const int64_t count = model.own(p).elements();
-    for (const float* array : {model.master(p), model.moment1(p), model.moment2(p)}) mine.push_back(digest_of(array, count));
+    for (const float* array : {model.master(p), model.moment1(p), model.moment2(p)})
+      mine.push_back(digest_of(array, count));
   }
   const auto all = replicas.gather_ragged<uint64_t>(mine);
   const std::vector<int> ranks = replicas.gather_values(world_rank);
   for (size_t i = 0; i < mine.size(); ++i) {
     for (size_t other = 1; other < all.size(); ++other) {
-      VALIDATE(all[other][i] == all[0][i], ExitCode::internal, "replicas differ: ", parameters[i / 3].spec.name, " of the ", name, " (",
-               i % 3 == 0 ? "weights" : i % 3 == 1 ? "first moment" : "second moment", ") on rank ", ranks[other], " is not that of rank ", ranks[0],
-               ": a processor or memory of one of them computes wrong. Go on from the last checkpoint without those nodes");
+      VALIDATE(all[other][i] == all[0][i], ExitCode::internal,
+               "replicas differ: ", parameters[i / 3].spec.name, " of the ", name, " (",
+               i % 3 == 0   ? "weights"
+               : i % 3 == 1 ? "first moment"
+                            : "second moment",
+               ") on rank ", ranks[other], " is not that of rank ", ranks[0],
+               ": a processor or memory of one of them computes wrong. Go on from the last "
+               "checkpoint without those nodes");
     }
   }
 }

@@ -26,7 +26,9 @@
 namespace trireme::zero {
 namespace {
 
-int64_t bytes_of(const at::Tensor& tensor) { return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0; }
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
 
 comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::Device device) {
   comm::ExchangeOptions out;
@@ -45,49 +47,66 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
 }
 
 int64_t recomputed_blocks(const ShardedModelOptions& options, const config::ModelShape& shape) {
-  VALIDATE(options.recompute >= -1 && options.recompute <= shape.layers, ExitCode::configuration, "train.recompute = ",
-           options.recompute, ", but the model has ", shape.layers, " blocks: give 0 .. ", shape.layers, ", or -1 for all");
+  VALIDATE(options.recompute >= -1 && options.recompute <= shape.layers, ExitCode::configuration,
+           "train.recompute = ", options.recompute, ", but the model has ", shape.layers,
+           " blocks: give 0 .. ", shape.layers, ", or -1 for all");
   return options.recompute < 0 ? shape.layers : options.recompute;
 }
 
 }  // namespace
 
 struct ShardedModel::Impl {
-  Impl(model::ModelSpec model_spec, const comm::CommView& shard_comm, const std::optional<comm::CommView>& replica_comm,
-       at::Device where, const ShardedModelOptions& wanted)
-      : spec(std::move(model_spec)), shard(shard_comm), replicas(replica_comm), device(where), options(wanted),
+  Impl(model::ModelSpec model_spec, const comm::CommView& shard_comm,
+       const std::optional<comm::CommView>& replica_comm, at::Device where,
+       const ShardedModelOptions& wanted)
+      : spec(std::move(model_spec)),
+        shard(shard_comm),
+        replicas(replica_comm),
+        device(where),
+        options(wanted),
         compute(kernels::scalar_type(wanted.compute)),
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
-        exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
-        loop(spec, *exchange, sums, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
+        exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()),
+                                           exchange_options(wanted, where))),
+        loop(spec, *exchange, sums, *options.strategy, where, compute,
+             recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     if (trainable()) {
-      if (replicas && replicas->size() > 1 && !kernels::on_host(device)) replica_sums = comm::make_rank_sums(*replicas, true);
+      if (replicas && replicas->size() > 1 && !kernels::on_host(device))
+        replica_sums = comm::make_rank_sums(*replicas, true);
       state.gradient = map.allocate(device);
       if (options.reduce_once) sums = GradientSums(slot_geometry(spec, shard.size()), device);
-      for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2}) *flat = allocate_state();
+      for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2})
+        *flat = allocate_state();
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
-      log::info(base::text(options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
-                           base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
-                           config::to_string(options.compute), " weights on a rank",
-                           describe_sums()));
+      log::info(base::text(
+          options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks",
+          " by ", exchange->kind(), ", ",
+          base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
+          config::to_string(options.compute), " weights on a rank", describe_sums()));
     }
   }
 
   at::Tensor allocate_state() {
     if (!options.offload) return map.allocate(device);
-    auto& memory = state.host.emplace_back(map.elements() * int64_t{sizeof(float)}, "the optimizer's state",
-                                           "use more nodes, or train.optimizer_offload = false where GPUs have room");
+    auto& memory = state.host.emplace_back(
+        map.elements() * int64_t{sizeof(float)}, "the optimizer's state",
+        "use more nodes, or train.optimizer_offload = false where GPUs have room");
     return at::from_blob(memory.data(), {map.elements()}, at::kFloat);
   }
-  bool rounds_sums() const { return options.reduce != config::DType::f32 && (shard.size() > 1 || (replicas && replicas->size() > 1)); }
+  bool rounds_sums() const {
+    return options.reduce != config::DType::f32 &&
+           (shard.size() > 1 || (replicas && replicas->size() > 1));
+  }
   std::string describe_sums() const {  // where they are not fp32, with each micro-batch
     const bool rounded = trainable() && rounds_sums();
     if (!rounded && !sums.wanted()) return "";
-    return base::text(", gradients summed", rounded ? base::text(" in ", config::to_string(options.reduce)) : "", sums.wanted() ? " once a step" : "");
+    return base::text(", gradients summed",
+                      rounded ? base::text(" in ", config::to_string(options.reduce)) : "",
+                      sums.wanted() ? " once a step" : "");
   }
   bool trainable() const { return options.training == Training::trainable; }
   void require_trainable(const char* what) const {
@@ -110,7 +129,8 @@ struct ShardedModel::Impl {
   static void spoil(at::Tensor& flat) {
     if (flat.numel() > 0) flat.narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
   }
-  // The first parameter of this rank with a number in `flat` that is not finite; the count of parameters: none.
+  // The first parameter of this rank with a number in `flat` that is not finite; the count of
+  // parameters: none.
   int64_t first_not_finite(const at::Tensor& flat) const;
   // After a norm that is not finite. Collective over the shard.
   std::string what_is_not_finite() const;
@@ -128,11 +148,13 @@ struct ShardedModel::Impl {
   GradientSums sums;
   StageLoop loop;
   OptimizerState state;
-  std::unique_ptr<comm::RankSums> replica_sums;  // of gradients on devices, where there are replicas
+  std::unique_ptr<comm::RankSums>
+      replica_sums;  // of gradients on devices, where there are replicas
 };
 
-ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard, const std::optional<comm::CommView>& replicas,
-                           at::Device device, const ShardedModelOptions& options)
+ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard,
+                           const std::optional<comm::CommView>& replicas, at::Device device,
+                           const ShardedModelOptions& options)
     : impl_(std::make_unique<Impl>(std::move(spec), shard, replicas, device, options)) {}
 ShardedModel::~ShardedModel() = default;
 ShardedModel::ShardedModel(ShardedModel&&) noexcept = default;
@@ -146,20 +168,23 @@ void ShardedModel::Impl::add_replicas() {
   } else {
     const at::NoGradGuard no_gradients;
     for (int64_t first = 0; first < state.gradient.numel(); first += plan::replica_piece) {
-      at::Tensor piece = state.gradient.narrow(0, first, std::min(plan::replica_piece, state.gradient.numel() - first));
+      at::Tensor piece = state.gradient.narrow(
+          0, first, std::min(plan::replica_piece, state.gradient.numel() - first));
       at::Tensor rounded = piece.to(kernels::scalar_type(options.reduce));
       add_replicas(rounded.mutable_data_ptr(), rounded.numel(), type);
       piece.copy_(rounded);
     }
   }
   trace::count("replica_gradient_bytes", bytes);
-  trace::count("replica_gradient_host_bytes", replica_sums ? replica_sums->counters().host_bytes - before : bytes);
+  trace::count("replica_gradient_host_bytes",
+               replica_sums ? replica_sums->counters().host_bytes - before : bytes);
 }
 
 int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
   for (size_t p = 0; p < map.parameters(); ++p) {
     const int64_t elements = map.own(p).elements();
-    if (elements > 0 && !at::isfinite(flat.narrow(0, map.offset(p), elements)).all().item<bool>()) return static_cast<int64_t>(p);
+    if (elements > 0 && !at::isfinite(flat.narrow(0, map.offset(p), elements)).all().item<bool>())
+      return static_cast<int64_t>(p);
   }
   return static_cast<int64_t>(map.parameters());
 }
@@ -167,13 +192,16 @@ int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
 std::string ShardedModel::Impl::what_is_not_finite() const {
   const auto none = static_cast<int64_t>(map.parameters());
   std::string out = "its gradient norm is not finite";
-  for (const auto& [flat, what] : {std::pair{&state.master, "weight"}, std::pair{&state.gradient, "gradient"}}) {
+  for (const auto& [flat, what] :
+       {std::pair{&state.master, "weight"}, std::pair{&state.gradient, "gradient"}}) {
     const auto found = shard.gather_values(first_not_finite(*flat));
     const auto first = std::min_element(found.begin(), found.end());
     if (*first == none) continue;
-    out += base::text(", first in the ", what, " of ", spec.parameters[static_cast<size_t>(*first)].spec.name, " on rank ", first - found.begin(),
-                      " of ", shard.name(), " (", std::count_if(found.begin(), found.end(), [&](int64_t p) { return p < none; }), " of ", found.size(),
-                      " ranks have some)");
+    out += base::text(
+        ", first in the ", what, " of ", spec.parameters[static_cast<size_t>(*first)].spec.name,
+        " on rank ", first - found.begin(), " of ", shard.name(), " (",
+        std::count_if(found.begin(), found.end(), [&](int64_t p) { return p < none; }), " of ",
+        found.size(), " ranks have some)");
   }
   return out;
 }
@@ -218,23 +246,31 @@ void ShardedModel::refresh() {
   for (size_t p = 0; p < impl_->map.parameters(); ++p) {
     const int64_t elements = impl_->map.own(p).elements();
     if (elements == 0) continue;
-    const at::Tensor host = impl_->state.master.narrow(0, impl_->map.offset(p), elements).to(at::kCPU);
-    write_compute(host.data_ptr<float>(), elements, impl_->compute, impl_->device, impl_->exchange->own_slice(p));
+    const at::Tensor host =
+        impl_->state.master.narrow(0, impl_->map.offset(p), elements).to(at::kCPU);
+    write_compute(host.data_ptr<float>(), elements, impl_->compute, impl_->device,
+                  impl_->exchange->own_slice(p));
   }
   impl_->exchange->end_update();
 }
 
-void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) { impl_->loop.forward(batch, head); }
+void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) {
+  impl_->loop.forward(batch, head);
+}
 
-void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss, Reduce when) {
+void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss,
+                                    Reduce when) {
   impl_->require_trainable("forward_backward()");
   if (!impl_->sums.wanted()) when = Reduce::now;
-  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when);
+  impl_->loop.forward_backward(
+      batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when);
 }
 
 StepResult ShardedModel::step(const AdamWOptions& options) {
   impl_->require_trainable("step()");
-  if (!impl_->sums.empty()) throw InternalError(base::text("a step of the ", impl_->options.name, " with gradients that were to go to their owners later"));
+  if (!impl_->sums.empty())
+    throw InternalError(base::text("a step of the ", impl_->options.name,
+                                   " with gradients that were to go to their owners later"));
   trace::Region region{"optimizer step"};
   auto& state = impl_->state;
   if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
@@ -249,7 +285,8 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
   if (!std::isfinite(result.grad_norm)) {
     result.not_finite = impl_->what_is_not_finite();
     zero_gradients();
-    impl_->exchange->begin_update();  // as behind every step no rank holds gathered stages, whoever else had some ranks' rings
+    impl_->exchange->begin_update();  // as behind every step no rank holds gathered stages, whoever
+                                      // else had some ranks' rings
     impl_->exchange->end_update();
     return result;
   }
@@ -278,7 +315,8 @@ void ShardedModel::before_change(BeforeChange call) {
 
 void ShardedModel::enable_average(double beta) {
   impl_->require_trainable("enable_average()");
-  VALIDATE(beta >= 0 && beta < 1, ExitCode::configuration, "train.ema_beta = ", beta, " is not in [0, 1)");
+  VALIDATE(beta >= 0 && beta < 1, ExitCode::configuration, "train.ema_beta = ", beta,
+           " is not in [0, 1)");
   impl_->state.average = impl_->state.master.clone();
   impl_->state.average_beta = beta;
 }
@@ -301,11 +339,16 @@ float* ShardedModel::moment2(size_t p) { return impl_->map.data(impl_->state.mom
 float* ShardedModel::average(size_t p) { return impl_->map.data(impl_->state.average, p); }
 const void* ShardedModel::compute_slice(size_t p) { return impl_->exchange->own_slice(p); }
 const void* ShardedModel::compute_whole(size_t p) const { return impl_->exchange->whole(p); }
-void ShardedModel::clear_changes() { std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), 0); }
-const uint64_t* ShardedModel::changed(size_t p) const {
-  return impl_->state.changed.empty() ? nullptr : impl_->state.changed.data() + impl_->map.offset(p) / 64;
+void ShardedModel::clear_changes() {
+  std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), 0);
 }
-at::Device ShardedModel::state_device() const { return impl_->trainable() ? impl_->state.master.device() : impl_->device; }
+const uint64_t* ShardedModel::changed(size_t p) const {
+  return impl_->state.changed.empty() ? nullptr
+                                      : impl_->state.changed.data() + impl_->map.offset(p) / 64;
+}
+at::Device ShardedModel::state_device() const {
+  return impl_->trainable() ? impl_->state.master.device() : impl_->device;
+}
 int64_t ShardedModel::steps() const { return impl_->state.steps; }
 void ShardedModel::set_steps(int64_t steps) { impl_->state.steps = steps; }
 const comm::ExchangeCounters& ShardedModel::counters() const { return impl_->exchange->counters(); }

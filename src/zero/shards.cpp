@@ -27,7 +27,8 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
     for (const size_t parameter : stage.parameters) {
       const int64_t per_rank = slice_elements(spec.parameters[parameter].spec, ranks);
       slot.parameters.push_back({parameter, slot.elements, per_rank});
-      slot.elements = base::checked_add(slot.elements, base::round_up(base::checked_mul<int64_t>(per_rank, ranks), slot_align));
+      slot.elements = base::checked_add(
+          slot.elements, base::round_up(base::checked_mul<int64_t>(per_rank, ranks), slot_align));
     }
     slots.push_back(std::move(slot));
   }

@@ -1,4 +1,5 @@
-// What one rank holds of a model in fp32, and the geometry that the exchange needs. Private to zero.
+// What one rank holds of a model in fp32, and the geometry that the exchange needs. Private to
+// zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,25 +13,29 @@
 
 namespace trireme::zero {
 
-// Slots of all stages for N ranks: parameters one after another, padded to N * rows_per_rank rows and to 64 bytes.
+// Slots of all stages for N ranks: parameters one after another, padded to N * rows_per_rank rows
+// and to 64 bytes.
 std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int ranks);
 
-// Whether weight decay applies to a parameter: not to biases and norm weights (OpenRLHF, utils/deepspeed/
-// deepspeed_utils.py, get_optimizer_grouped_parameters).
+// Whether weight decay applies to a parameter: not to biases and norm weights (OpenRLHF,
+// utils/deepspeed/ deepspeed_utils.py, get_optimizer_grouped_parameters).
 bool decays(const std::string& name);
 
-// Where this rank's rows of each parameter lie in a flat fp32 tensor. Every parameter has its padded length there, since
-// the exchange adds whole slices; padding stays zero.
+// Where this rank's rows of each parameter lie in a flat fp32 tensor. Every parameter has its
+// padded length there, since the exchange adds whole slices; padding stays zero.
 class ShardMap {
  public:
   ShardMap(base::ShardLayout layout, int rank);
   const base::ShardLayout& layout() const { return layout_; }
   base::Block own(size_t parameter) const { return layout_.block(parameter, rank_); }
-  int64_t offset(size_t parameter) const { return offset_[parameter]; }  // a multiple of 64: a word of the change bitmap
+  int64_t offset(size_t parameter) const {
+    return offset_[parameter];
+  }  // a multiple of 64: a word of the change bitmap
   int64_t elements() const { return elements_; }
   size_t parameters() const { return offset_.size(); }
   at::Tensor allocate(at::Device device) const;  // f32 [elements()], zero
-  // Start of a parameter in such a tensor; nullptr when the tensor is undefined or this rank has none of its rows.
+  // Start of a parameter in such a tensor; nullptr when the tensor is undefined or this rank has
+  // none of its rows.
   float* data(const at::Tensor& flat, size_t parameter) const;
 
  private:

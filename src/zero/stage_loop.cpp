@@ -10,9 +10,16 @@
 
 namespace trireme::zero {
 
-StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums, model::Strategy& strategy, at::Device device,
+StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange,
+                     GradientSums& sums, model::Strategy& strategy, at::Device device,
                      at::ScalarType compute, int64_t recomputed_blocks)
-    : spec_(spec), exchange_(exchange), sums_(sums), strategy_(strategy), device_(device), compute_(compute), recomputed_blocks_(recomputed_blocks) {
+    : spec_(spec),
+      exchange_(exchange),
+      sums_(sums),
+      strategy_(strategy),
+      device_(device),
+      compute_(compute),
+      recomputed_blocks_(recomputed_blocks) {
   EXPECT(!spec.stages.empty() && spec.stages.front().kind == model::StageKind::embedding &&
          spec.stages.back().kind == model::StageKind::head);
 }
@@ -35,7 +42,8 @@ std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
   const auto options = at::TensorOptions().dtype(compute_).device(device_);
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    tensors.push_back(at::from_blob(pointers[i], spec_.parameters[parameters[i]].spec.shape, options));
+    tensors.push_back(
+        at::from_blob(pointers[i], spec_.parameters[parameters[i]].spec.shape, options));
     if (!leaves) continue;
     tensors.back().set_requires_grad(true);
     if (compute_ != at::kFloat) tensors.back().set_grad_dtype(at::kFloat);
@@ -43,8 +51,11 @@ std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
   return tensors;
 }
 
-void StageLoop::preset_gradients(const std::vector<float*>& into, const std::vector<at::Tensor>& leaves) {
-  for (size_t i = 0; i < leaves.size(); ++i) leaves[i].mutable_grad() = at::from_blob(into[i], leaves[i].sizes(), leaves[i].options().dtype(at::kFloat));
+void StageLoop::preset_gradients(const std::vector<float*>& into,
+                                 const std::vector<at::Tensor>& leaves) {
+  for (size_t i = 0; i < leaves.size(); ++i)
+    leaves[i].mutable_grad() =
+        at::from_blob(into[i], leaves[i].sizes(), leaves[i].options().dtype(at::kFloat));
 }
 
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
@@ -53,8 +64,10 @@ model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
   return strategy_.part(batch);
 }
 
-at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part) {
-  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, rope_, strategy_);
+at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,
+                              const at::Tensor& x, const model::PackedBatch& part) {
+  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, rope_,
+                          strategy_);
 }
 
 void StageLoop::forward(const model::PackedBatch& batch, const Head& head) {
@@ -93,7 +106,8 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
   exchange_.release(stage);
 }
 
-void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, Reduce when) {
+void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss,
+                                 const GradientShards& shards, Reduce when) {
   const model::PackedBatch part = part_of(batch);
   std::vector<Kept> kept(spec_.stages.size());
   exchange_.gather(0);
@@ -102,13 +116,15 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
     forward_stage(stage, part, kept);
   }
   int64_t bytes = 0;
-  for (const auto& stage : kept) bytes += stage.input.defined() ? static_cast<int64_t>(stage.input.nbytes()) : 0;
+  for (const auto& stage : kept)
+    bytes += stage.input.defined() ? static_cast<int64_t>(stage.input.nbytes()) : 0;
   peak_input_bytes_ = std::max(peak_input_bytes_, bytes);
 
   const bool later = when == Reduce::later;
   at::Tensor gradient;  // of the stage's output, [T, D]
   for (int stage = last(); stage >= 0; --stage) {
-    if (stage > 0) exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
+    if (stage > 0)
+      exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
     backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient, when);
     if (later) continue;
     if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
@@ -124,7 +140,8 @@ std::vector<float*> StageLoop::gradient_storage(int stage, Reduce when) {
   return slot;
 }
 
-void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, Reduce when) {
+void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept,
+                               const Loss& loss, at::Tensor& gradient, Reduce when) {
   trace::Region region{"backward", stage, trace::Category::kernel};
   const bool work = part.tokens() > 0;
   if (stage == 0) {
@@ -159,12 +176,14 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
   exchange_.release(stage);
 }
 
-// The embedding's gradient has T rows that are not zero: they are added in fp32 where they belong, without the dense
-// gradient in the compute type that autograd would make.
-void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient, float* into) const {
+// The embedding's gradient has T rows that are not zero: they are added in fp32 where they belong,
+// without the dense gradient in the compute type that autograd would make.
+void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient,
+                                   float* into) const {
   if (part.tokens() == 0) return;
   const auto& shape = spec_.parameters[spec_.stages.front().parameters.front()].spec.shape;
-  at::Tensor dense = at::from_blob(into, shape, at::TensorOptions().dtype(at::kFloat).device(device_));
+  at::Tensor dense =
+      at::from_blob(into, shape, at::TensorOptions().dtype(at::kFloat).device(device_));
   const at::NoGradGuard no_gradients;
   dense.index_add_(0, part.ids, gradient.to(at::kFloat));
 }

@@ -1,11 +1,13 @@
-// Forward and backward over the stages of a model whose weights come from an exchange. Private to zero.
+// Forward and backward over the stages of a model whose weights come from an exchange. Private to
+// zero.
 //
 //   forward    gather(i + 1) | compute i                         keep the inputs of the stages
 //   backward   gather(i - 1) | compute i again, differentiate i | add up the gradients of i + 1
 //
-// Gradients go straight into the exchange's fp32 storage, or into the sums of a step: leaves are views of the gathered weights, their .grad is
-// preset to views of the gradient slot. A kept stage (no recompute) holds its autograd graph from forward to backward; its weights are
-// gathered again at the same address before that graph runs backward.
+// Gradients go straight into the exchange's fp32 storage, or into the sums of a step: leaves are
+// views of the gathered weights, their .grad is preset to views of the gradient slot. A kept stage
+// (no recompute) holds its autograd graph from forward to backward; its weights are gathered again
+// at the same address before that graph runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,13 +29,16 @@ class StageLoop {
   // fp32 shards of a stage's parameters, where finish_reduce() adds.
   using GradientShards = std::function<std::vector<float*>(int stage)>;
 
-  // `spec`, `exchange`, `sums` and `strategy` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
-  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums, model::Strategy& strategy, at::Device device,
-            at::ScalarType compute, int64_t recomputed_blocks);
+  // `spec`, `exchange`, `sums` and `strategy` must outlive the loop. Blocks from
+  // `recomputed_blocks` on keep their graphs.
+  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums,
+            model::Strategy& strategy, at::Device device, at::ScalarType compute,
+            int64_t recomputed_blocks);
 
   void forward(const model::PackedBatch& batch, const Head& head);
   // Later gradients stay in the sums, which are wanted then.
-  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, Reduce when);
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss,
+                        const GradientShards& shards, Reduce when);
 
   // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
   int64_t peak_input_bytes() const { return peak_input_bytes_; }
@@ -49,16 +54,22 @@ class StageLoop {
   int last() const { return static_cast<int>(spec_.stages.size()) - 1; }
   bool keeps_graph(int stage) const;
   std::vector<at::Tensor> weights(int stage, bool leaves);
-  static void preset_gradients(const std::vector<float*>& into, const std::vector<at::Tensor>& leaves);
-  // What the strategy gives this rank of a batch; the rotary embedding reaches all of its positions.
+  static void preset_gradients(const std::vector<float*>& into,
+                               const std::vector<at::Tensor>& leaves);
+  // What the strategy gives this rank of a batch; the rotary embedding reaches all of its
+  // positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
-  at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part);
+  at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x,
+                     const model::PackedBatch& part);
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
-  // Where a stage's gradients are added, by parameter: the sums, or the exchange's slot with what the sums have.
+  // Where a stage's gradients are added, by parameter: the sums, or the exchange's slot with what
+  // the sums have.
   std::vector<float*> gradient_storage(int stage, Reduce when);
   // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
-  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, Reduce when);
-  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient, float* into) const;
+  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss,
+                      at::Tensor& gradient, Reduce when);
+  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient,
+                          float* into) const;
   void grow_rope(int64_t positions);
 
   const model::ModelSpec& spec_;

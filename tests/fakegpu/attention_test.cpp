@@ -1,5 +1,6 @@
-// The CUDA kernel of attention over pages, thread by thread on fibers (blocks.hpp), against double: any length, page table and head size, values that
-// are not finite, in several orders of threads and blocks.
+// The CUDA kernel of attention over pages, thread by thread on fibers (blocks.hpp), against double:
+// any length, page table and head size, values that are not finite, in several orders of threads
+// and blocks.
 #include <gmock/gmock.h>
 
 #include "fakegpu/blocks.hpp"
@@ -34,7 +35,8 @@ class PagedAttentionInBlocks : public testing::TestWithParam<unsigned> {
   static void any_length() {
     for (const AttentionShape& shape : attention_shapes()) {
       AttentionStep<T> step = attended(AttentionStep<T>(shape, attention_lengths(), GetParam()));
-      EXPECT_EQ(step.wrong(), 0) << shape.heads << " heads of " << shape.head_dim << ", " << shape.kv_heads << " of keys, pages of " << shape.page_size;
+      EXPECT_EQ(step.wrong(), 0) << shape.heads << " heads of " << shape.head_dim << ", "
+                                 << shape.kv_heads << " of keys, pages of " << shape.page_size;
     }
     EXPECT_EQ(attended(AttentionStep<T>({2, 1, 8, 16}, {})).wrong(), 0);
   }
@@ -42,9 +44,11 @@ class PagedAttentionInBlocks : public testing::TestWithParam<unsigned> {
   template <class T>
   static void alone_and_beside_others() {
     const AttentionShape shape{7, 1, 64, 16};
-    const AttentionStep<T> all = attended(AttentionStep<T>(shape, {300, 1, 129, 16, 300}, GetParam()));
+    const AttentionStep<T> all =
+        attended(AttentionStep<T>(shape, {300, 1, 129, 16, 300}, GetParam()));
     for (const auto& [place, length] : {std::pair{0, 300}, {1, 1}, {2, 129}, {3, 16}, {4, 300}}) {
-      EXPECT_TRUE(all.same_bits(place, attended(AttentionStep<T>(shape, {length}, 9)), 0)) << length << " keys";
+      EXPECT_TRUE(all.same_bits(place, attended(AttentionStep<T>(shape, {length}, 9)), 0))
+          << length << " keys";
     }
   }
 
@@ -57,13 +61,15 @@ class PagedAttentionInBlocks : public testing::TestWithParam<unsigned> {
         of_key.key(0, position, 1)[3] = narrow<T>(odd);
         of_value.value(0, position, 1)[3] = narrow<T>(odd);
         of_query.q[static_cast<size_t>((of_query.query[0].row * 4 + 1) * 16 + 5)] = narrow<T>(odd);
-        for (AttentionStep<T>* step : {&of_key, &of_value, &of_query}) EXPECT_EQ(attended(*step).wrong(), 0) << odd << " at " << position;
+        for (AttentionStep<T>* step : {&of_key, &of_value, &of_query})
+          EXPECT_EQ(attended(*step).wrong(), 0) << odd << " at " << position;
       }
     }
     // A whole chunk that nobody looks at: all of its scores are -inf.
     AttentionStep<T> step({1, 1, 2, 16}, {300});
     step.q[static_cast<size_t>(step.query[0].row * 2)] = narrow<T>(1.f);
-    for (int64_t position = 128; position < 256; ++position) step.key(0, position, 0)[0] = narrow<T>(-infinite);
+    for (int64_t position = 128; position < 256; ++position)
+      step.key(0, position, 0)[0] = narrow<T>(-infinite);
     EXPECT_EQ(attended(std::move(step)).wrong(), 0);
   }
 };
@@ -83,10 +89,12 @@ TEST_P(PagedAttentionInBlocks, ValuesThatAreNotFinite) {
   not_finite<uint16_t>();
 }
 
-// Two passes over the heads. One sequence has scores beside which those of the other vanish, so that a maximum of the wrong ones is seen.
+// Two passes over the heads. One sequence has scores beside which those of the other vanish, so
+// that a maximum of the wrong ones is seen.
 TEST_P(PagedAttentionInBlocks, NoBarrierCanBeLeftOut) {
   AttentionStep<float> step({9, 1, 64, 16}, {300, 40});
-  for (int64_t e = 0; e < 9 * 64; ++e) step.q[static_cast<size_t>(step.query[0].row * 9 * 64 + e)] *= 100;
+  for (int64_t e = 0; e < 9 * 64; ++e)
+    step.q[static_cast<size_t>(step.query[0].row * 9 * 64 + e)] *= 100;
   constexpr double rounding = 100;
   EXPECT_EQ(attended(step).wrong(rounding), 0);
   const int barriers = fakegpu::most_barriers();

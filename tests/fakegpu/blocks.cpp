@@ -34,7 +34,9 @@ struct Thread {
   uint64_t value = 0;
 };
 
-std::string where(const std::source_location& at) { return std::string(at.file_name()) + ":" + std::to_string(at.line()); }
+std::string where(const std::source_location& at) {
+  return std::string(at.file_name()) + ":" + std::to_string(at.line());
+}
 
 class Runner {
  public:
@@ -49,7 +51,8 @@ class Runner {
     return most_barriers_;
   }
 
-  void run(const std::string& kernel, const dim3& blocks, unsigned threads, const std::function<void()>& body) {
+  void run(const std::string& kernel, const dim3& blocks, unsigned threads,
+           const std::function<void()>& body) {
     const std::lock_guard lock(mutex_);
     kernel_ = kernel;
     count_ = threads;
@@ -111,10 +114,12 @@ class Runner {
     return true;
   }
 
-  // The last warp goes on most of the time, so that it gets far ahead of the others; in one block of four each turn is drawn.
+  // The last warp goes on most of the time, so that it gets far ahead of the others; in one block
+  // of four each turn is drawn.
   bool choose_warp() {
     const auto has_ready = [this](size_t warp) { return !ready_[warp].empty(); };
-    const bool keeps = warp_ < ready_.size() && has_ready(warp_) && (block_ % 4 != 0 && random_() % 32 != 0);
+    const bool keeps =
+        warp_ < ready_.size() && has_ready(warp_) && (block_ % 4 != 0 && random_() % 32 != 0);
     if (keeps) return true;
     const size_t first = random_() % ready_.size();
     for (size_t i = 0; i < ready_.size(); ++i) {
@@ -153,7 +158,9 @@ class Runner {
   }
 
   void end_barrier() {
-    if (ended_ > 0) find(std::to_string(ended_) + " of " + std::to_string(count_) + " threads ended, the others wait for a barrier");
+    if (ended_ > 0)
+      find(std::to_string(ended_) + " of " + std::to_string(count_) +
+           " threads ended, the others wait for a barrier");
     const Thread *first = nullptr, *other = nullptr;
     for (unsigned i = 0; i < count_; ++i) {
       const Thread& thread = *threads_[i];
@@ -162,17 +169,21 @@ class Runner {
       if (thread.at.line() != first->at.line()) other = &thread;
       make_ready(i);
     }
-    if (other != nullptr) find("threads wait for barriers at " + where(first->at) + " and " + where(other->at));
+    if (other != nullptr)
+      find("threads wait for barriers at " + where(first->at) + " and " + where(other->at));
     at_barrier_ = 0;
   }
 
-  bool shuffles(unsigned thread) const { return thread < count_ && threads_[thread]->state == State::at_shuffle; }
+  bool shuffles(unsigned thread) const {
+    return thread < count_ && threads_[thread]->state == State::at_shuffle;
+  }
 
   // All lanes at once, when the last one is there.
   void end_shuffle(unsigned first, unsigned lanes) {
     const auto among = [lanes](unsigned lane) { return (lanes >> lane & 1u) != 0; };
     for (unsigned lane = 0; lane < warp_size; ++lane) {
-      if (among(lane) && !(shuffles(first + lane) && threads_[first + lane]->lanes == lanes)) return;
+      if (among(lane) && !(shuffles(first + lane) && threads_[first + lane]->lanes == lanes))
+        return;
     }
     uint64_t values[warp_size] = {};
     for (unsigned lane = 0; lane < warp_size; ++lane) {
@@ -182,7 +193,9 @@ class Runner {
       if (!among(lane)) continue;
       Thread& thread = *threads_[first + lane];
       const unsigned source = lane + thread.by;
-      if (source < warp_size && !among(source)) find("lane " + std::to_string(lane) + " asks one that is not in its shuffle at " + where(thread.at));
+      if (source < warp_size && !among(source))
+        find("lane " + std::to_string(lane) + " asks one that is not in its shuffle at " +
+             where(thread.at));
       if (source < warp_size) thread.value = values[source];
       make_ready(first + lane);
     }
@@ -192,9 +205,13 @@ class Runner {
     std::string what = "waits for ever:";
     for (unsigned i = 0; i < count_; ++i) {
       const Thread& thread = *threads_[i];
-      const bool as_before = i > 0 && threads_[i - 1]->state == thread.state && threads_[i - 1]->at.line() == thread.at.line();
+      const bool as_before = i > 0 && threads_[i - 1]->state == thread.state &&
+                             threads_[i - 1]->at.line() == thread.at.line();
       if (thread.state == State::ended || as_before) continue;
-      what += " thread " + std::to_string(i) + (thread.state == State::at_barrier ? " for the barrier at " : " for the shuffle at ") + where(thread.at);
+      what +=
+          " thread " + std::to_string(i) +
+          (thread.state == State::at_barrier ? " for the barrier at " : " for the shuffle at ") +
+          where(thread.at);
     }
     find(what);
   }
@@ -235,20 +252,24 @@ std::string readable(const std::type_info& kernel) {
 void set_block_order(const BlockOrder& order) { runner().set(order); }
 int most_barriers() { return runner().most_barriers(); }
 void wait_for_block(const std::source_location& at) { runner().barrier(at); }
-uint64_t from_lane_above(unsigned lanes, uint64_t value, unsigned by, const std::source_location& at) {
+uint64_t from_lane_above(unsigned lanes, uint64_t value, unsigned by,
+                         const std::source_location& at) {
   return runner().shuffle(lanes, value, by, at);
 }
 
-cudaError_t launch_blocks(const cudaLaunchConfig_t& config, const std::type_info& kernel, std::function<void()> thread) {
+cudaError_t launch_blocks(const cudaLaunchConfig_t& config, const std::type_info& kernel,
+                          std::function<void()> thread) {
   constexpr unsigned most_threads = 1024, most_blocks = 2147483647, most_blocks_up = 65535;
   const auto [x, y, z] = config.gridDim;
   const dim3& threads = config.blockDim;
-  if (x == 0 || y == 0 || z == 0 || x > most_blocks || y > most_blocks_up || z > most_blocks_up) return fail(cudaErrorInvalidConfiguration);
+  if (x == 0 || y == 0 || z == 0 || x > most_blocks || y > most_blocks_up || z > most_blocks_up)
+    return fail(cudaErrorInvalidConfiguration);
   if (threads.x == 0 || threads.x > most_threads) return fail(cudaErrorInvalidConfiguration);
-  if (threads.y != 1 || threads.z != 1 || config.dynamicSmemBytes != 0 || config.numAttrs != 0) return fail(cudaErrorNotSupported);
-  return launch(config.stream, {}, [blocks = config.gridDim, threads = threads.x, name = readable(kernel), body = std::move(thread)] {
-    runner().run(name, blocks, threads, body);
-  });
+  if (threads.y != 1 || threads.z != 1 || config.dynamicSmemBytes != 0 || config.numAttrs != 0)
+    return fail(cudaErrorNotSupported);
+  return launch(config.stream, {},
+                [blocks = config.gridDim, threads = threads.x, name = readable(kernel),
+                 body = std::move(thread)] { runner().run(name, blocks, threads, body); });
 }
 
 }  // namespace trireme::fakegpu

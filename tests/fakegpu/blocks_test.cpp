@@ -52,8 +52,12 @@ struct Sums {
 
 // How many of the results are wrong.
 int64_t wrong_sums(int64_t teams, int threads, int64_t values) {
-  std::vector<int64_t> whole(static_cast<size_t>(teams * threads)), twice(whole.size()), turned(static_cast<size_t>(teams * values)), copies(turned.size());
-  EXPECT_EQ(start_teams(teams, threads, Sums{values, whole.data(), twice.data(), turned.data(), copies.data()}, nullptr), cudaSuccess);
+  std::vector<int64_t> whole(static_cast<size_t>(teams * threads)), twice(whole.size()),
+      turned(static_cast<size_t>(teams * values)), copies(turned.size());
+  EXPECT_EQ(
+      start_teams(teams, threads,
+                  Sums{values, whole.data(), twice.data(), turned.data(), copies.data()}, nullptr),
+      cudaSuccess);
   EXPECT_THAT(findings(), IsEmpty());
   int64_t wrong = 0;
   for (int64_t i = 0; i < teams * threads; ++i) {
@@ -61,13 +65,16 @@ int64_t wrong_sums(int64_t teams, int threads, int64_t values) {
     wrong += whole[static_cast<size_t>(i)] != sum;
     wrong += twice[static_cast<size_t>(i)] != 2 * sum;
   }
-  for (int64_t i = 0; i < teams * values; ++i) wrong += copies[static_cast<size_t>(i)] != values - 1 - i % values;
+  for (int64_t i = 0; i < teams * values; ++i)
+    wrong += copies[static_cast<size_t>(i)] != values - 1 - i % values;
   return wrong;
 }
 
 TEST_F(Blocks, TeamsOfAnySize) {
   for (const int threads : {32, 64, 96, 256, 1024}) {
-    for (const int64_t values : {0, 1, 31, 33, 1000}) EXPECT_EQ(wrong_sums(5, threads, values), 0) << threads << " threads, " << values << " values";
+    for (const int64_t values : {0, 1, 31, 33, 1000})
+      EXPECT_EQ(wrong_sums(5, threads, values), 0)
+          << threads << " threads, " << values << " values";
   }
   EXPECT_EQ(wrong_sums(0, 64, 3), 0);
 }
@@ -86,7 +93,8 @@ TEST_F(Blocks, MoreTeamsThanBlocks) {
   EXPECT_EQ(std::count(counts.begin(), counts.end(), 1), teams);
 }
 
-// Each of them is missed in some order of the threads; the last one keeps apart from what comes after, which is nothing here.
+// Each of them is missed in some order of the threads; the last one keeps apart from what comes
+// after, which is nothing here.
 TEST_F(Blocks, NoBarrierOfASumCanBeLeftOut) {
   EXPECT_EQ(wrong_sums(1, 256, 1000), 0);
   const int barriers = fakegpu::most_barriers();
@@ -110,37 +118,47 @@ void start(unsigned blocks, unsigned threads, Kernel kernel, cudaError_t expecte
 }
 
 TEST_F(Blocks, BarriersThatSomeThreadsDoNotComeTo) {
-  start(1, 64, +[] {
-    if (threadIdx.x < 40) __syncthreads();
-  });
-  EXPECT_THAT(findings(), ElementsAre(AllOf(HasSubstr("void (*)()"), HasSubstr("24 of 64 threads ended"))));
-  start(1, 64, +[] {
-    if (threadIdx.x < 40) {
-      __syncthreads();
-    } else {
-      __syncthreads();
-    }
-  });
+  start(
+      1, 64, +[] {
+        if (threadIdx.x < 40) __syncthreads();
+      });
+  EXPECT_THAT(findings(),
+              ElementsAre(AllOf(HasSubstr("void (*)()"), HasSubstr("24 of 64 threads ended"))));
+  start(
+      1, 64, +[] {
+        if (threadIdx.x < 40) {
+          __syncthreads();
+        } else {
+          __syncthreads();
+        }
+      });
   EXPECT_THAT(findings(), ElementsAre(HasSubstr("threads wait for barriers at")));
 }
 
 TEST_F(Blocks, ShufflesWithoutAllTheirLanes) {
-  start(2, 64, +[] {
-    if (threadIdx.x % 32 < 31) __shfl_down_sync(0xffffffffu, 1.f, 1);
-  });
+  start(
+      2, 64, +[] {
+        if (threadIdx.x % 32 < 31) __shfl_down_sync(0xffffffffu, 1.f, 1);
+      });
   EXPECT_THAT(findings(), ElementsAre(HasSubstr("waits for ever: thread 0 for the shuffle")));
-  start(1, 48, +[] { __shfl_down_sync(0xffffffffu, 1.f, 1); });  // half of the second warp is not there
+  start(
+      1, 48,
+      +[] { __shfl_down_sync(0xffffffffu, 1.f, 1); });  // half of the second warp is not there
   EXPECT_THAT(findings(), ElementsAre(HasSubstr("waits for ever: thread 32 for the shuffle")));
-  start(1, 32, +[] {
-    if (threadIdx.x < 16) __shfl_down_sync(0xffffu, 1.f, 1);
-  });
+  start(
+      1, 32, +[] {
+        if (threadIdx.x < 16) __shfl_down_sync(0xffffu, 1.f, 1);
+      });
   EXPECT_THAT(findings(), ElementsAre(HasSubstr("lane 15 asks one that is not in its shuffle")));
 }
 
 TEST_F(Blocks, ShapesThatCudaRefuses) {
-  start(1, 1025, +[] {}, cudaErrorInvalidConfiguration);
-  start(1, 0, +[] {}, cudaErrorInvalidConfiguration);
-  start(0, 32, +[] {}, cudaErrorInvalidConfiguration);
+  start(
+      1, 1025, +[] {}, cudaErrorInvalidConfiguration);
+  start(
+      1, 0, +[] {}, cudaErrorInvalidConfiguration);
+  start(
+      0, 32, +[] {}, cudaErrorInvalidConfiguration);
 }
 
 }  // namespace

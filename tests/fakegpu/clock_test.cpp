@@ -22,7 +22,8 @@ namespace {
 void give_work(std::chrono::milliseconds length, const std::atomic<bool>& may_begin) {
   ASSERT_EQ(fakegpu::launch(nullptr, {},
                             [length, &may_begin] {
-                              while (!may_begin) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                              while (!may_begin)
+                                std::this_thread::sleep_for(std::chrono::milliseconds(1));
                               std::this_thread::sleep_for(length);
                             }),
             cudaSuccess);
@@ -60,7 +61,8 @@ TEST_F(DeviceClock, TimesPhasesThatTheHostHasLeft) {
   EXPECT_GE(seconds["evaluate"], 0.02);
   EXPECT_LE(seconds["evaluate"], seconds["train"] - 0.03 + 1e-3);
 
-  const auto events = nlohmann::json::parse(trace::merge_trace(std::vector<std::string>{trace::trace_events({0, "trainer", "node", 0, trace::start_seconds()})}));
+  const auto events = nlohmann::json::parse(trace::merge_trace(std::vector<std::string>{
+      trace::trace_events({0, "trainer", "node", 0, trace::start_seconds()})}));
   std::map<std::string, nlohmann::json> lane;
   nlohmann::json id;
   for (const auto& event : events["traceEvents"]) {
@@ -70,7 +72,9 @@ TEST_F(DeviceClock, TimesPhasesThatTheHostHasLeft) {
     if (event["ph"] == "X" && event["tid"] == id) lane[event["name"]] = event;
   }
   ASSERT_EQ(lane.size(), 2u);
-  const auto end = [&](const char* name) { return lane[name]["ts"].get<double>() + lane[name]["dur"].get<double>(); };
+  const auto end = [&](const char* name) {
+    return lane[name]["ts"].get<double>() + lane[name]["dur"].get<double>();
+  };
   EXPECT_EQ(lane["train"]["args"]["n"], 7);
   EXPECT_NEAR(lane["train"]["dur"].get<double>() * 1e-6, seconds["train"], 1e-5);
   EXPECT_GE(lane["evaluate"]["ts"].get<double>(), lane["train"]["ts"].get<double>() + 3e4);
@@ -93,7 +97,8 @@ TEST_F(DeviceClock, CountsAPhaseWhenTheDeviceHasEndedIt) {
   trace::reset_phases();
   may_begin = true;
   cudaStreamSynchronize(nullptr);
-  EXPECT_GE(trace::device_phase_seconds()["rollout"], 0.02) << "of the line after the one in which the host left it";
+  EXPECT_GE(trace::device_phase_seconds()["rollout"], 0.02)
+      << "of the line after the one in which the host left it";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The lane of the made-up GPU: what a test computes is a kernel on the legacy default stream, as LibTorch's are, or on a stream of its own.
+// The lane of the made-up GPU: what a test computes is a kernel on the legacy default stream, as
+// LibTorch's are, or on a stream of its own.
 #pragma once
 
 #include <new>
@@ -28,16 +29,21 @@ class DeviceLane final : public Lane {
   }
   void run(const std::vector<Use>& uses, std::function<void()> body) override {
     std::vector<fakegpu::Range> ranges;
-    for (const Use& use : uses) ranges.push_back({use.data, static_cast<size_t>(use.elements) * sizeof(float), use.written});
-    if (fakegpu::launch(stream_, ranges, std::move(body)) != cudaSuccess) throw std::logic_error("a kernel was given memory that is not the device's");
+    for (const Use& use : uses)
+      ranges.push_back({use.data, static_cast<size_t>(use.elements) * sizeof(float), use.written});
+    if (fakegpu::launch(stream_, ranges, std::move(body)) != cudaSuccess)
+      throw std::logic_error("a kernel was given memory that is not the device's");
   }
   float* allocate(int64_t elements) override {
     void* data = nullptr;
-    if (cudaMalloc(&data, static_cast<size_t>(elements) * sizeof(float)) != cudaSuccess) throw std::bad_alloc();
+    if (cudaMalloc(&data, static_cast<size_t>(elements) * sizeof(float)) != cudaSuccess)
+      throw std::bad_alloc();
     return memory_.emplace_back(static_cast<float*>(data));
   }
   void wait() override { cudaStreamSynchronize(stream_); }
-  std::shared_ptr<void> during(const char* what) override { return std::make_shared<fakegpu::During>(what); }
+  std::shared_ptr<void> during(const char* what) override {
+    return std::make_shared<fakegpu::During>(what);
+  }
 
  private:
   cudaStream_t stream_ = nullptr;

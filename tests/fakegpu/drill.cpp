@@ -1,5 +1,5 @@
-// A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way that the command line says. It ends as the
-// program ends. Rank 1 is the one that fails.
+// A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way
+// that the command line says. It ends as the program ends. Rank 1 is the one that fails.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -57,19 +57,23 @@ void compute(comm::ShardExchange& exchange, const std::function<void(int pass)>&
 void run(const comm::Session& session, const std::string& what) {
   const comm::CommView& world = session.world();
   const bool fails = world.rank() == 1;
-  const comm::Watchdog watchdog(world, {.deadlines = {.usual = hang_timeout, .io = hang_timeout},
-                                        .report_folder = std::getenv("DRILL_FOLDER"),
-                                        .thread_multiple = session.facts().thread_multiple,
-                                        .look = [] { return comm::LifeSign{.waiting = true, .host = "here", .where = "train"}; },
-                                        .activity = [] { return trace::activity(); }});
+  const comm::Watchdog watchdog(
+      world,
+      {.deadlines = {.usual = hang_timeout, .io = hang_timeout},
+       .report_folder = std::getenv("DRILL_FOLDER"),
+       .thread_multiple = session.facts().thread_multiple,
+       .look = [] { return comm::LifeSign{.waiting = true, .host = "here", .where = "train"}; },
+       .activity = [] { return trace::activity(); }});
   fakegpu::set_bus_id(base::text("0000:0", world.rank(), ":00.0"));
   const auto resident = make_exchange(world);  // of a model whose pass is over when the other fails
-  const std::map<std::string, fakegpu::Faults> faults = {{"async_error", {.error_at_call = 5}},
-                                                         {"async_error_while_waiting", {.error_at_call = 6}},  // the last one of a pass
-                                                         {"missing_rank", {.missing_at_call = 5}},
-                                                         {"endless_init", {.endless_init = true}}};
+  const std::map<std::string, fakegpu::Faults> faults = {
+      {"async_error", {.error_at_call = 5}},
+      {"async_error_while_waiting", {.error_at_call = 6}},  // the last one of a pass
+      {"missing_rank", {.missing_at_call = 5}},
+      {"endless_init", {.endless_init = true}}};
   if (fails && faults.contains(what)) fakegpu::set_faults(faults.at(what));
-  if (fails && what == "no_memory_at_start") fakegpu::set_memory(fakegpu::device_bytes() + 3 * per_rank * sizeof(float));
+  if (fails && what == "no_memory_at_start")
+    fakegpu::set_memory(fakegpu::device_bytes() + 3 * per_rank * sizeof(float));
   const auto exchange = make_exchange(world);
   bool called = false;
   compute(*exchange, [&](int pass) {

@@ -1,4 +1,5 @@
-// What becomes of an exchange between GPUs when CUDA or NCCL say no: within one process; drills_test.py has whole jobs.
+// What becomes of an exchange between GPUs when CUDA or NCCL say no: within one process;
+// drills_test.py has whole jobs.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,14 +17,13 @@ namespace {
 ExitCode code_of(const std::function<void()>& work) {
   try {
     work();
-  } catch (const UserError& error) {
-    return error.code();
-  }
+  } catch (const UserError& error) { return error.code(); }
   return ExitCode::done;
 }
 
-// NCCL reports a link that is gone: the watchdog's question sees it, the next call throws, and on the way out all communicators are aborted,
-// before a stream is waited for on which collectives never end.
+// NCCL reports a link that is gone: the watchdog's question sees it, the next call throws, and on
+// the way out all communicators are aborted, before a stream is waited for on which collectives
+// never end.
 TEST(NcclFailures, AnAsynchronousErrorAbortsAll) {
   own_device();
   DeviceLane lane;
@@ -39,7 +39,8 @@ TEST(NcclFailures, AnAsynchronousErrorAbortsAll) {
       user.gather(1);
     } catch (const UserError&) {  // so fast has it failed
     }
-    while (heard_by_watchdog.empty()) heard_by_watchdog = comm::device_support().find_trouble().value_or("");
+    while (heard_by_watchdog.empty())
+      heard_by_watchdog = comm::device_support().find_trouble().value_or("");
     user->release(0);
     user.gather(2);
   } catch (const UserError& error) {
@@ -47,7 +48,8 @@ TEST(NcclFailures, AnAsynchronousErrorAbortsAll) {
     thrown = error.what();
   }
   fakegpu::set_faults({});
-  EXPECT_NE(heard_by_watchdog.find("a link to a peer is gone"), std::string::npos) << heard_by_watchdog;
+  EXPECT_NE(heard_by_watchdog.find("a link to a peer is gone"), std::string::npos)
+      << heard_by_watchdog;
   EXPECT_NE(thrown.find("a link to a peer is gone"), std::string::npos) << thrown;
   EXPECT_EQ(fakegpu::nccl_counts().aborted - before.aborted, 2);
   EXPECT_EQ(fakegpu::nccl_counts().destroyed, before.destroyed);
@@ -58,7 +60,8 @@ TEST(NcclFailures, AnAsynchronousErrorAbortsAll) {
 void expect_deadline(DeviceLane& lane) {
   comm::device_support().patience = 0.2;
   fakegpu::set_faults({.endless_init = true});
-  EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }), ExitCode::internal);
+  EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }),
+            ExitCode::internal);
   fakegpu::set_faults({});
   comm::device_support().patience = 0;
 }
@@ -110,7 +113,8 @@ TEST(NcclCommunicators, OfTheSameRanksAreSplitOffFromEachOther) {
   }
 }
 
-// Whatever allocation is the one too many, it is called by its name, and nothing stays allocated (checked after each test).
+// Whatever allocation is the one too many, it is called by its name, and nothing stays allocated
+// (checked after each test).
 TEST(NcclFailures, NoMemoryIsNoInternalError) {
   own_device();
   DeviceLane lane;
@@ -121,7 +125,9 @@ TEST(NcclFailures, NoMemoryIsNoInternalError) {
   }
   for (const size_t tenths : {0u, 2u, 5u, 9u}) {
     fakegpu::set_memory(whole * tenths / 10);
-    EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }), ExitCode::out_of_memory) << tenths;
+    EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }),
+              ExitCode::out_of_memory)
+        << tenths;
   }
   fakegpu::set_memory(size_t{1} << 30);
 }

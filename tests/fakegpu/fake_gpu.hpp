@@ -1,10 +1,12 @@
-// A made-up GPU for test binaries: the functions of the CUDA run time and of NCCL that src/comm calls, on threads and host memory, so that the
-// sources for GPUs run, unchanged, where there is none. This header is what tests see of it beside <cuda_runtime.h>.
+// A made-up GPU for test binaries: the functions of the CUDA run time and of NCCL that src/comm
+// calls, on threads and host memory, so that the sources for GPUs run, unchanged, where there is
+// none. This header is what tests see of it beside <cuda_runtime.h>.
 //
-// Streams are threads with a queue each; every operation is late by a random time. What an asynchronous operation will write is made
-// unusable (NaN) when it begins, so that whoever reads too early computes nonsense. Independent of any timing, the order of operations is
-// followed as CUDA promises it (program order of a stream, events, waits of the host): two operations on the same bytes of which one
-// writes, and between which nothing of that stands, are a finding.
+// Streams are threads with a queue each; every operation is late by a random time. What an
+// asynchronous operation will write is made unusable (NaN) when it begins, so that whoever reads
+// too early computes nonsense. Independent of any timing, the order of operations is followed as
+// CUDA promises it (program order of a stream, events, waits of the host): two operations on the
+// same bytes of which one writes, and between which nothing of that stands, are a finding.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,10 +28,12 @@ struct Range {
 inline Range reads(const void* data, size_t bytes) { return {data, bytes, false}; }
 inline Range writes(const void* data, size_t bytes) { return {data, bytes, true}; }
 
-// A kernel: `body` runs in the order of the stream. cudaErrorInvalidValue where a range is not within one allocation of the device.
+// A kernel: `body` runs in the order of the stream. cudaErrorInvalidValue where a range is not
+// within one allocation of the device.
 cudaError_t launch(cudaStream_t stream, std::vector<Range> ranges, std::function<void()> body);
 
-// Longest delay before an operation; in between at random. The legacy default stream (0) and all others.
+// Longest delay before an operation; in between at random. The legacy default stream (0) and all
+// others.
 struct Delays {
   unsigned seed = 1;
   int legacy_us = 100;
@@ -37,7 +41,8 @@ struct Delays {
 };
 void set_delays(const Delays& delays);
 
-// What this process's device is called (two ranks with one name share a device), and how much memory it has.
+// What this process's device is called (two ranks with one name share a device), and how much
+// memory it has.
 void set_bus_id(const std::string& name);
 void set_memory(size_t bytes);
 
@@ -52,8 +57,8 @@ class During {
   const char* before_;
 };
 
-// A call that is left out wherever it comes: the index-th cudaEventRecord, cudaStreamWaitEvent or cudaStreamSynchronize within each scope of that
-// name.
+// A call that is left out wherever it comes: the index-th cudaEventRecord, cudaStreamWaitEvent or
+// cudaStreamSynchronize within each scope of that name.
 struct Edge {
   enum class Call : uint8_t { record, wait, synchronize };
   std::string during;
@@ -63,7 +68,8 @@ struct Edge {
 void leave_out(std::optional<Edge> edge);
 int left_out();  // calls since leave_out()
 
-// Pairs of operations without an order between them, since the last call; and the bytes of device memory that are not free.
+// Pairs of operations without an order between them, since the last call; and the bytes of device
+// memory that are not free.
 std::vector<std::string> take_findings();
 size_t device_bytes();
 size_t locked_ranges();  // of host memory
@@ -71,8 +77,9 @@ size_t locked_bytes();   // in them
 
 // What NCCL suffers on this rank; calls are collectives of one communicator, counted from 1.
 struct Faults {
-  int error_at_call = 0;     // this collective never ends, and an asynchronous error is reported
-  int missing_at_call = 0;   // this rank never comes to this collective: it ends nowhere, and nothing is reported
+  int error_at_call = 0;  // this collective never ends, and an asynchronous error is reported
+  int missing_at_call =
+      0;  // this rank never comes to this collective: it ends nowhere, and nothing is reported
   bool endless_init = false;  // ncclInProgress for ever; of a split, too
 };
 void set_faults(const Faults& faults);

@@ -1,4 +1,5 @@
-// Generation by the paths of a GPU, on the made-up one: replicas of 1, 2 and 4 tensor-parallel ranks against the host's.
+// Generation by the paths of a GPU, on the made-up one: replicas of 1, 2 and 4 tensor-parallel
+// ranks against the host's.
 #include "torch/torch.hpp"
 
 #include <gmock/gmock.h>
@@ -63,7 +64,8 @@ struct Paths {
   bool fused_operators = true, paged_attention = true, graphs = true;
 };
 
-Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights, const comm::CommView& replica, Paths paths = {}) {
+Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                  const comm::CommView& replica, Paths paths = {}) {
   generate::EngineOptions chosen = options();
   chosen.fused_operators = paths.fused_operators;
   chosen.paged_attention = paths.paged_attention;
@@ -85,10 +87,19 @@ Texts on_host(const model::ModelSpec& spec, DType type, const comm::CommView& re
   return generate_on(spec, tiny_weights(spec, type, replica.rank(), replica.size()), replica);
 }
 
-// reference: those that draw, and operators as on the host. Fused operators are with `all` alone: on fibers their kernels are most of a test's time.
-enum class Kernels : uint8_t { all, all_but_fused, all_but_graphs, all_but_attention, reference, none };
+// reference: those that draw, and operators as on the host. Fused operators are with `all` alone:
+// on fibers their kernels are most of a test's time.
+enum class Kernels : uint8_t {
+  all,
+  all_but_fused,
+  all_but_graphs,
+  all_but_attention,
+  reference,
+  none
+};
 
-Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica, Kernels own, Graphs graphs = Graphs::work) {
+Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica,
+                Kernels own, Graphs graphs = Graphs::work) {
   const auto host = tiny_weights(spec, type, replica.rank(), replica.size());
   const HostAsDevice device(graphs);
   if (own == Kernels::none) kernels::set_device_kernels(nullptr);
@@ -96,14 +107,16 @@ Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& 
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
   const bool reference = own == Kernels::reference;
   return generate_on(spec, weights, replica,
-                     {.fused_operators = own == Kernels::all, .paged_attention = own != Kernels::all_but_attention && !reference,
+                     {.fused_operators = own == Kernels::all,
+                      .paged_attention = own != Kernels::all_but_attention && !reference,
                       .graphs = own != Kernels::all_but_graphs});
 }
 
 class DeviceGeneration : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    fakegpu::set_delays({.seed = static_cast<unsigned>(7 + world().rank()), .legacy_us = 20, .others_us = 20});
+    fakegpu::set_delays(
+        {.seed = static_cast<unsigned>(7 + world().rank()), .legacy_us = 20, .others_us = 20});
   }
 };
 
@@ -116,20 +129,24 @@ TEST(HostAsDevice, CountsWhatWaitsForAGpu) {
   EXPECT_EQ(HostAsDevice::hidden_waits(), 1);
 }
 
-// Each request up to a draw that falls between two orders of sums: the tokens that are the same, with log-probs within the tolerance.
+// Each request up to a draw that falls between two orders of sums: the tokens that are the same,
+// with log-probs within the tolerance.
 int64_t same_tokens(const Results& want, const Results& got, double tolerance) {
   int64_t same = 0;
   for (const auto& [id, a] : want) {
     const generate::Result& b = got.at(id);
-    for (size_t t = 0; t < std::min(a.output_ids.size(), b.output_ids.size()) && a.output_ids[t] == b.output_ids[t]; ++t, ++same) {
+    for (size_t t = 0; t < std::min(a.output_ids.size(), b.output_ids.size()) &&
+                       a.output_ids[t] == b.output_ids[t];
+         ++t, ++same) {
       EXPECT_NEAR(a.log_probs[t], b.log_probs[t], tolerance) << "request " << id << " token " << t;
     }
   }
   return same;
 }
 
-// One copy of a step's indices, at most one call of each attention a layer, and one wait of the host where tokens were drawn; none that an operator hides,
-// but for one where a recorded step is compared, after one for its rehearsal.
+// One copy of a step's indices, at most one call of each attention a layer, and one wait of the
+// host where tokens were drawn; none that an operator hides, but for one where a recorded step is
+// compared, after one for its rehearsal.
 TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   own_device();
   const auto spec = four_groups();
@@ -139,15 +156,18 @@ TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   EXPECT_EQ(texts.counters.uploads, texts.counters.steps);
   EXPECT_GE(texts.counters.paged_attention_calls, texts.counters.decode_steps * spec.shape.layers);
   EXPECT_LE(texts.counters.paged_attention_calls, texts.counters.steps * spec.shape.layers);
-  EXPECT_LT(texts.counters.attention_calls, texts.counters.paged_attention_calls) << "prompts are the smaller part";
+  EXPECT_LT(texts.counters.attention_calls, texts.counters.paged_attention_calls)
+      << "prompts are the smaller part";
   EXPECT_EQ(texts.hidden_waits, texts.counters.graphs_recorded);
 }
 
-// A row that fills up changes nothing, so that the bits are the same where the products of the host take each row by itself.
+// A row that fills up changes nothing, so that the bits are the same where the products of the host
+// take each row by itself.
 TEST_P(DeviceGeneration, RecordedStepsGiveTheTextsOfKernelsOneByOne) {
   own_device();
   const auto spec = four_groups();
-  const Texts want = on_device(spec, GetParam(), world(), Kernels::all_but_graphs), got = on_device(spec, GetParam(), world(), Kernels::all);
+  const Texts want = on_device(spec, GetParam(), world(), Kernels::all_but_graphs),
+              got = on_device(spec, GetParam(), world(), Kernels::all);
   if (GetParam() == DType::f32) {
     expect_close(want.results, got.results, 2e-5);
   } else {
@@ -171,13 +191,16 @@ TEST_P(DeviceGeneration, StepsThatCannotBeRecordedAreComputedAsBefore) {
   const Texts want = on_device(spec, GetParam(), world(), Kernels::all_but_graphs);
   for (const Graphs failure : {Graphs::refused, Graphs::do_nothing}) {
     const bool here = world().rank() == world().size() - 1;
-    if (failure == Graphs::do_nothing && world().size() > 1) continue;  // others would wait for its sums
-    const Texts got = on_device(spec, GetParam(), world(), Kernels::all, here ? failure : Graphs::work);
+    if (failure == Graphs::do_nothing && world().size() > 1)
+      continue;  // others would wait for its sums
+    const Texts got =
+        on_device(spec, GetParam(), world(), Kernels::all, here ? failure : Graphs::work);
     if (GetParam() == DType::f32) expect_close(want.results, got.results, 2e-5);
     expect_agreement(got.results);
     EXPECT_EQ(got.counters.graph_steps, 0);
     EXPECT_EQ(got.counters.graphs_recorded, 0);
-    EXPECT_EQ(got.counters.device_waits, got.draws + (failure == Graphs::refused ? 1 : 2)) << "tried once";
+    EXPECT_EQ(got.counters.device_waits, got.draws + (failure == Graphs::refused ? 1 : 2))
+        << "tried once";
   }
 }
 
@@ -201,21 +224,25 @@ TEST_P(DeviceGeneration, WeightsComeBackToADeviceThatTheyWereGivenBackTo) {
   EXPECT_EQ(weights.storage().size(), spec.parameters.size());
   fill(weights);
   const Texts got = generate_on(spec, weights, world());
-  for (const auto& [id, result] : want.results) EXPECT_EQ(got.results.at(id).output_ids, result.output_ids);
+  for (const auto& [id, result] : want.results)
+    EXPECT_EQ(got.results.at(id).output_ids, result.output_ids);
   GeneratorWeights kept = tiny_weights(spec, GetParam(), world().rank(), world().size());
   EXPECT_EQ(kept.release(), 0) << "of the host";
   EXPECT_NE(kept.data(0), nullptr);
 }
 
-// Sums in another order: in fp32 the texts are the same, in bf16 a sum that is rounded otherwise changes log-probs by hundredths.
+// Sums in another order: in fp32 the texts are the same, in bf16 a sum that is rounded otherwise
+// changes log-probs by hundredths.
 TEST_P(DeviceGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
   own_device();
   const auto spec = four_groups();
-  const Texts gathered = on_device(spec, GetParam(), world(), Kernels::all_but_attention), paged = on_device(spec, GetParam(), world(), Kernels::all);
+  const Texts gathered = on_device(spec, GetParam(), world(), Kernels::all_but_attention),
+              paged = on_device(spec, GetParam(), world(), Kernels::all);
   if (GetParam() == DType::f32) {
     expect_close(gathered.results, paged.results, 2e-5);
   } else {
-    EXPECT_GT(same_tokens(gathered.results, paged.results, 0.15), gathered.counters.generated_tokens / 2);
+    EXPECT_GT(same_tokens(gathered.results, paged.results, 0.15),
+              gathered.counters.generated_tokens / 2);
   }
   expect_agreement(paged.results);
   EXPECT_EQ(gathered.counters.paged_attention_calls, 0);
@@ -223,21 +250,25 @@ TEST_P(DeviceGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
   EXPECT_LE(gathered.counters.attention_calls, gathered.counters.steps * spec.shape.layers);
 }
 
-// In fp32 the texts are the same; in bf16 a product over other columns at once may be rounded otherwise.
+// In fp32 the texts are the same; in bf16 a product over other columns at once may be rounded
+// otherwise.
 TEST_P(DeviceGeneration, FusedOperatorsGiveTheTextsOfOneAtATime) {
   own_device();
   const auto spec = four_groups();
-  const Texts one_at_a_time = on_device(spec, GetParam(), world(), Kernels::all_but_fused), fused = on_device(spec, GetParam(), world(), Kernels::all);
+  const Texts one_at_a_time = on_device(spec, GetParam(), world(), Kernels::all_but_fused),
+              fused = on_device(spec, GetParam(), world(), Kernels::all);
   if (GetParam() == DType::f32) {
     expect_close(one_at_a_time.results, fused.results, 2e-5);
   } else {
-    EXPECT_GT(same_tokens(one_at_a_time.results, fused.results, 0.15), one_at_a_time.counters.generated_tokens / 2);
+    EXPECT_GT(same_tokens(one_at_a_time.results, fused.results, 0.15),
+              one_at_a_time.counters.generated_tokens / 2);
   }
   expect_agreement(fused.results);
   EXPECT_EQ(fused.counters.paged_attention_calls, one_at_a_time.counters.paged_attention_calls);
 }
 
-// Biases that lie one behind the other are one vector of the product; norms of heads read a part of its rows. On four ranks slices of k are 32 bytes, which lie apart.
+// Biases that lie one behind the other are one vector of the product; norms of heads read a part of
+// its rows. On four ranks slices of k are 32 bytes, which lie apart.
 TEST(FusedOperators, TakeBiasesAndNormsOfHeads) {
   own_device();
   for (const bool biases : {true, false}) {
@@ -247,28 +278,34 @@ TEST(FusedOperators, TakeBiasesAndNormsOfHeads) {
     const auto spec = model::describe(shape, model::HeadKind::language);
     {
       const HostAsDevice device;
-      const GeneratorWeights weights(spec, DType::f32, world().rank(), world().size(), Place::device);
+      const GeneratorWeights weights(spec, DType::f32, world().rank(), world().size(),
+                                     Place::device);
       const size_t q = spec.index_of(model::Role::q, 1);
       const at::Tensor joint = weights.joint_tensor(q, 3);
       ASSERT_TRUE(joint.defined());
       EXPECT_EQ(joint.size(0), weights.block(q).rows + 2 * weights.block(q + 1).rows);
       EXPECT_EQ(joint.const_data_ptr(), weights.data(q));
       if (biases) {
-        EXPECT_EQ(weights.joint_tensor(spec.index_of(model::Role::q_bias, 1), 3).defined(), world().size() < 4);
+        EXPECT_EQ(weights.joint_tensor(spec.index_of(model::Role::q_bias, 1), 3).defined(),
+                  world().size() < 4);
       }
-      EXPECT_FALSE(weights.joint_tensor(spec.index_of(model::Role::up, 1), 2).defined()) << "of two products";
+      EXPECT_FALSE(weights.joint_tensor(spec.index_of(model::Role::up, 1), 2).defined())
+          << "of two products";
     }
-    const Texts want = on_device(spec, DType::f32, world(), Kernels::all_but_fused), got = on_device(spec, DType::f32, world(), Kernels::all);
+    const Texts want = on_device(spec, DType::f32, world(), Kernels::all_but_fused),
+                got = on_device(spec, DType::f32, world(), Kernels::all);
     expect_close(want.results, got.results, 2e-5);
     expect_agreement(got.results);
   }
 }
 
-// The made-up NCCL adds in the order of ranks, as ours does: same bits, where LibTorch attends on both.
+// The made-up NCCL adds in the order of ranks, as ours does: same bits, where LibTorch attends on
+// both.
 TEST_P(DeviceGeneration, SumsOnTheDeviceGiveTheTextsOfTheHost) {
   own_device();
   const auto spec = four_groups();
-  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::reference);
+  const Texts want = on_host(spec, GetParam(), world()),
+              got = on_device(spec, GetParam(), world(), Kernels::reference);
   expect_same(want.results, got.results);
   expect_agreement(got.results);
   EXPECT_EQ(got.counters.sum_bytes > 0, world().size() > 1);
@@ -277,22 +314,26 @@ TEST_P(DeviceGeneration, SumsOnTheDeviceGiveTheTextsOfTheHost) {
 }
 
 TEST_P(DeviceGeneration, GivesTheTextsOfOneRank) {
-  if (GetParam() == DType::bf16) GTEST_SKIP() << "partial results are rounded to bf16 before they are added";
+  if (GetParam() == DType::bf16)
+    GTEST_SKIP() << "partial results are rounded to bf16 before they are added";
   own_device();
   const auto spec = four_groups();
-  expect_close(on_host(spec, GetParam(), {}).results, on_device(spec, GetParam(), world(), Kernels::all).results, 2e-5);
+  expect_close(on_host(spec, GetParam(), {}).results,
+               on_device(spec, GetParam(), world(), Kernels::all).results, 2e-5);
 }
 
 TEST_P(DeviceGeneration, TheHostDrawsWhereTheKernelsForDevicesArePutAside) {
   own_device();
   const auto spec = four_groups();
-  expect_same(on_host(spec, GetParam(), world()).results, on_device(spec, GetParam(), world(), Kernels::none).results);
+  expect_same(on_host(spec, GetParam(), world()).results,
+              on_device(spec, GetParam(), world(), Kernels::none).results);
 }
 
 TEST_P(DeviceGeneration, RanksThatShareADeviceGoThroughHostMemory) {
   one_device_for_all();
   const auto spec = four_groups();
-  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::reference);
+  const Texts want = on_host(spec, GetParam(), world()),
+              got = on_device(spec, GetParam(), world(), Kernels::reference);
   expect_same(want.results, got.results);
   EXPECT_EQ(got.counters.sum_host_bytes, got.counters.sum_bytes);
 }
@@ -341,7 +382,8 @@ TEST(RecordedDecoding, IsRecordedAnewWhereMemoryLiesElsewhere) {
   const int64_t third = recorded();
   EXPECT_EQ(third, 3 * first) << "pages";
   generate::Request longer = short_requests().front();
-  longer.sampling.max_new_tokens = spec.shape.max_positions;  // more positions than the rotation's tables have
+  longer.sampling.max_new_tokens =
+      spec.shape.max_positions;  // more positions than the rotation's tables have
   longer.sampling.stop_ids = {0};
   longer.sampling.logit_bias = {{0, 1000}};
   engine.run({longer}, [](const generate::Result&) {});
@@ -349,7 +391,9 @@ TEST(RecordedDecoding, IsRecordedAnewWhereMemoryLiesElsewhere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DeviceGeneration, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& tested) { return tested.param == DType::f32 ? "fp32" : "bf16"; });
+                         [](const auto& tested) {
+                           return tested.param == DType::f32 ? "fp32" : "bf16";
+                         });
 
 }  // namespace
 }  // namespace trireme::test

@@ -1,4 +1,5 @@
-// The head's kernels on fibers (blocks.hpp) against the host's over the same chunks: bit for bit, in memory of the exact size.
+// The head's kernels on fibers (blocks.hpp) against the host's over the same chunks: bit for bit,
+// in memory of the exact size.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -25,13 +26,17 @@ struct Problem {
 template <class T>
 class Head {
  public:
-  Head(const Problem& problem, unsigned seed) : p_(problem), random_(seed), all_(static_cast<size_t>(p_.rows * p_.vocabulary)) {
+  Head(const Problem& problem, unsigned seed)
+      : p_(problem), random_(seed), all_(static_cast<size_t>(p_.rows * p_.vocabulary)) {
     std::normal_distribution<float> normal(0, 4);
     for (T& logit : all_) logit = narrow<T>(normal(random_));
-    for (int64_t row = 0; row < p_.rows; ++row) targets_.push_back(static_cast<int64_t>(random_()) % p_.vocabulary);
-    if (p_.rows > 2) logit(0, p_.vocabulary - 1) = narrow<T>(std::numeric_limits<float>::quiet_NaN());
+    for (int64_t row = 0; row < p_.rows; ++row)
+      targets_.push_back(static_cast<int64_t>(random_()) % p_.vocabulary);
+    if (p_.rows > 2)
+      logit(0, p_.vocabulary - 1) = narrow<T>(std::numeric_limits<float>::quiet_NaN());
     if (p_.rows > 2) logit(1, 0) = narrow<T>(-std::numeric_limits<float>::infinity());
-    for (auto* of_rows : {&log_probs, &log_sum_exp, &entropy}) of_rows->resize(static_cast<size_t>(p_.rows));
+    for (auto* of_rows : {&log_probs, &log_sum_exp, &entropy})
+      of_rows->resize(static_cast<size_t>(p_.rows));
     for (auto* column : {&grad_log_probs_, &grad_entropy_}) {
       for (int64_t row = 0; row < p_.rows; ++row) column->push_back(normal(random_));
     }
@@ -41,14 +46,22 @@ class Head {
   void on_device() {
     std::vector<HeadRow> seen(static_cast<size_t>(p_.rows));
     for_chunks([&](int64_t first, std::vector<T>& logits) {
-      HeadScan scan{chunk(first, logits), seen.data(), p_.with_entropy, first + columns(first) == p_.vocabulary, log_probs.data(), log_sum_exp.data(),
+      HeadScan scan{chunk(first, logits),
+                    seen.data(),
+                    p_.with_entropy,
+                    first + columns(first) == p_.vocabulary,
+                    log_probs.data(),
+                    log_sum_exp.data(),
                     p_.with_entropy ? entropy.data() : nullptr};
       device_kernels()->head.scan(scan);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     });
     for_chunks([&](int64_t first, std::vector<T>& logits) {
-      HeadGradient gradient{chunk(first, logits), log_sum_exp.data(), nullptr, grad_log_probs_.data(), nullptr};
-      if (p_.with_entropy) std::tie(gradient.entropy, gradient.grad_entropy) = std::tuple(entropy.data(), grad_entropy_.data());
+      HeadGradient gradient{chunk(first, logits), log_sum_exp.data(), nullptr,
+                            grad_log_probs_.data(), nullptr};
+      if (p_.with_entropy)
+        std::tie(gradient.entropy, gradient.grad_entropy) =
+            std::tuple(entropy.data(), grad_entropy_.data());
       device_kernels()->head.gradient(gradient);
       ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
       slopes.insert(slopes.end(), logits.begin(), logits.end());
@@ -61,11 +74,14 @@ class Head {
     for_chunks([&](int64_t first, std::vector<T>& logits) {
       for (int64_t row = 0; row < p_.rows; ++row) {
         const T* of_row = logits.data() + row * columns(first);
-        const auto add = p_.with_entropy ? static_cast<void (*)(LogSumExp&, const T*, int64_t, float)>(update_with_entropy)
-                                         : static_cast<void (*)(LogSumExp&, const T*, int64_t, float)>(update);
+        const auto add =
+            p_.with_entropy
+                ? static_cast<void (*)(LogSumExp&, const T*, int64_t, float)>(update_with_entropy)
+                : static_cast<void (*)(LogSumExp&, const T*, int64_t, float)>(update);
         add(seen[static_cast<size_t>(row)], of_row, columns(first), scale);
         const int64_t target = targets_[static_cast<size_t>(row)] - first;
-        if (target >= 0 && target < columns(first)) log_probs[static_cast<size_t>(row)] = widen(of_row[target]) * scale;
+        if (target >= 0 && target < columns(first))
+          log_probs[static_cast<size_t>(row)] = widen(of_row[target]) * scale;
       }
     });
     for (size_t row = 0; row < seen.size(); ++row) {
@@ -74,7 +90,8 @@ class Head {
       entropy[row] = p_.with_entropy ? seen[row].entropy() : 0.f;
     }
     for_chunks([&](int64_t first, std::vector<T>& logits) {
-      for (int64_t row = 0; row < p_.rows; ++row) gradient_of(row, first, logits.data() + row * columns(first));
+      for (int64_t row = 0; row < p_.rows; ++row)
+        gradient_of(row, first, logits.data() + row * columns(first));
       slopes.insert(slopes.end(), logits.begin(), logits.end());
     });
   }
@@ -127,7 +144,9 @@ template <class T>
 void expect_same(const std::vector<T>& got, const std::vector<T>& want, const char* what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(widen(got[i]) == widen(want[i]) || (std::isnan(widen(got[i])) && std::isnan(widen(want[i])))) << what << " " << i << ": " << widen(got[i]) << " for " << widen(want[i]);
+    EXPECT_TRUE(widen(got[i]) == widen(want[i]) ||
+                (std::isnan(widen(got[i])) && std::isnan(widen(want[i]))))
+        << what << " " << i << ": " << widen(got[i]) << " for " << widen(want[i]);
   }
 }
 
@@ -156,7 +175,10 @@ class HeadInBlocks : public testing::TestWithParam<unsigned> {
 // Rows around a team's four, chunks around its sixteen lanes, the last one shorter.
 TEST_P(HeadInBlocks, LogProbsAndGradientsAreTheHosts) {
   for (const bool with_entropy : {false, true}) {
-    for (const Problem& problem : {Problem{1, 1, 1, with_entropy}, {3, 15, 16, with_entropy}, {4, 17, 16, with_entropy}, {5, 257, 256, with_entropy},
+    for (const Problem& problem : {Problem{1, 1, 1, with_entropy},
+                                   {3, 15, 16, with_entropy},
+                                   {4, 17, 16, with_entropy},
+                                   {5, 257, 256, with_entropy},
                                    {9, 1003, 300, with_entropy}}) {
       compare<float>(problem);
       compare<uint16_t>(problem);

@@ -28,9 +28,11 @@ namespace {
 
 std::atomic<int64_t> waits{0};
 std::atomic<int64_t> exact{0};
-cudaStream_t compute_stream = nullptr;  // where operators stand: the legacy default stream, or what work is rehearsed on
+cudaStream_t compute_stream =
+    nullptr;  // where operators stand: the legacy default stream, or what work is rehearsed on
 
-// What was allocated and freed, in order. oneDNN asks for its own scratch memory by raw pointers, which is known when it gives them back.
+// What was allocated and freed, in order. oneDNN asks for its own scratch memory by raw pointers,
+// which is known when it gives them back.
 struct Allocations {
   struct Event {
     const void* memory;
@@ -78,7 +80,8 @@ Allocations& allocations() {
   return *allocations;
 }
 
-// As LibTorch's allocator for GPUs, memory is used again in the order of the compute stream: what other streams still do with it is a finding.
+// As LibTorch's allocator for GPUs, memory is used again in the order of the compute stream: what
+// other streams still do with it is a finding.
 void free_in_order(void* memory) {
   if (memory == nullptr) return;
   fakegpu::drain(compute_stream);
@@ -100,18 +103,26 @@ struct DeviceAllocator final : c10::Allocator {
     return {memory, memory, free_in_order, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return free_of_library; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 };
 
 // As LibTorch's allocator of page-locked memory, which gives powers of two.
 at::Tensor lock_bytes(int64_t bytes) {
   void* memory = nullptr;
-  if (cudaHostAlloc(&memory, std::bit_ceil(static_cast<size_t>(bytes)), cudaHostAllocDefault) != cudaSuccess) throw std::bad_alloc();
-  return at::from_blob(memory, {bytes}, [](void* given) { static_cast<void>(cudaFreeHost(given)); }, at::TensorOptions().dtype(at::kByte));
+  if (cudaHostAlloc(&memory, std::bit_ceil(static_cast<size_t>(bytes)), cudaHostAllocDefault) !=
+      cudaSuccess)
+    throw std::bad_alloc();
+  return at::from_blob(
+      memory, {bytes}, [](void* given) { static_cast<void>(cudaFreeHost(given)); },
+      at::TensorOptions().dtype(at::kByte));
 }
 
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
-  static const std::set<std::string> waiting{"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_consecutive"};
+  static const std::set<std::string> waiting{"aten::_local_scalar_dense", "aten::nonzero",
+                                             "aten::masked_select", "aten::equal",
+                                             "aten::unique_consecutive"};
   fakegpu::drain(compute_stream);
   if (waiting.contains(function.name())) ++waits;
   return nullptr;
@@ -121,23 +132,28 @@ std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& f
 void multiply_here(const kernels::DeviceProduct& p) {
   fakegpu::drain(compute_stream);
   const auto at = [](const kernels::ProductOperand& x, int row, int column) {
-    const size_t place = x.transposed ? static_cast<size_t>(column) * static_cast<size_t>(x.stride) + static_cast<size_t>(row)
-                                      : static_cast<size_t>(row) * static_cast<size_t>(x.stride) + static_cast<size_t>(column);
+    const size_t place =
+        x.transposed
+            ? static_cast<size_t>(column) * static_cast<size_t>(x.stride) + static_cast<size_t>(row)
+            : static_cast<size_t>(row) * static_cast<size_t>(x.stride) +
+                  static_cast<size_t>(column);
     return std::bit_cast<float>(static_cast<uint32_t>(x.values[place]) << 16);
   };
   for (int i = 0; i < p.m; ++i) {
     for (int j = 0; j < p.n; ++j) {
       float sum = 0;
       for (int k = 0; k < p.k; ++k) sum += at(p.a, i, k) * at(p.b, k, j);
-      float& to = p.c[static_cast<size_t>(i) * static_cast<size_t>(p.c_stride) + static_cast<size_t>(j)];
+      float& to =
+          p.c[static_cast<size_t>(i) * static_cast<size_t>(p.c_stride) + static_cast<size_t>(j)];
       to = p.add ? to + sum : sum;
     }
   }
   ++exact;
 }
 
-// Instead of recording kernels, keeps the function that starts them. The numbers of the step that it was given are those of then, what lies on the device is as it
-// is at a launch; addresses, too, are those of the launch, which a graph's would not be.
+// Instead of recording kernels, keeps the function that starts them. The numbers of the step that
+// it was given are those of then, what lies on the device is as it is at a launch; addresses, too,
+// are those of the launch, which a graph's would not be.
 class HostGraph final : public kernels::DeviceGraph {
  public:
   HostGraph(kernels::DeviceGraphs::Work work, bool does) : work_(std::move(work)), does_(does) {}
@@ -155,7 +171,8 @@ Graphs graphs = Graphs::work;
 class HostGraphs final : public kernels::DeviceGraphs {
  public:
   HostGraphs() {
-    if (cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, 0) != cudaSuccess) throw std::runtime_error("no stream to rehearse on");
+    if (cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, 0) != cudaSuccess)
+      throw std::runtime_error("no stream to rehearse on");
   }
   ~HostGraphs() override { static_cast<void>(cudaStreamDestroy(stream_)); }
   void rehearse(const Work& work) override {
@@ -165,7 +182,8 @@ class HostGraphs final : public kernels::DeviceGraphs {
     fakegpu::drain(stream_);
   }
   std::unique_ptr<kernels::DeviceGraph> record(Work work) override {
-    if (graphs == Graphs::refused) throw std::runtime_error("operation not permitted when stream is capturing");
+    if (graphs == Graphs::refused)
+      throw std::runtime_error("operation not permitted when stream is capturing");
     return std::make_unique<HostGraph>(std::move(work), graphs == Graphs::work);
   }
 
@@ -196,9 +214,12 @@ HostAsDevice::HostAsDevice(Graphs chosen) : before_(c10::GetCPUAllocator()) {
   kernels::set_locked_bytes(lock_bytes);
   kernels::enable_device_kernels();
   kernels::set_device_product(multiply_here);
-  kernels::set_device_graphs([](at::Device) -> std::unique_ptr<kernels::DeviceGraphs> { return std::make_unique<HostGraphs>(); });
+  kernels::set_device_graphs([](at::Device) -> std::unique_ptr<kernels::DeviceGraphs> {
+    return std::make_unique<HostGraphs>();
+  });
   c10::SetCPUAllocator(&allocator, above_all);
-  callback_ = at::addGlobalCallback(at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
+  callback_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
 }
 
 HostAsDevice::~HostAsDevice() {

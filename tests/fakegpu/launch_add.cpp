@@ -1,5 +1,6 @@
-// What stands in for src/comm/shard_exchange_add.cu where the order of operations is followed: the same values, and the bytes that are used, which a kernel's
-// start does not tell. fakegpu_kernels runs the kernel itself.
+// What stands in for src/comm/shard_exchange_add.cu where the order of operations is followed: the
+// same values, and the bytes that are used, which a kernel's start does not tell. fakegpu_kernels
+// runs the kernel itself.
 #include <cstddef>
 
 #include "comm/cuda_support.hpp"
@@ -14,9 +15,10 @@ template <class To, class From, class Step>
 cudaError_t for_each(To* to, const From* from, int64_t count, cudaStream_t stream, Step step) {
   if (count == 0) return cudaSuccess;
   const auto n = static_cast<size_t>(count);
-  return fakegpu::launch(stream, {fakegpu::writes(to, n * sizeof(To)), fakegpu::reads(from, n * sizeof(From))}, [=] {
-    for (size_t i = 0; i < n; ++i) step(to[i], from[i]);
-  });
+  return fakegpu::launch(
+      stream, {fakegpu::writes(to, n * sizeof(To)), fakegpu::reads(from, n * sizeof(From))}, [=] {
+        for (size_t i = 0; i < n; ++i) step(to[i], from[i]);
+      });
 }
 
 }  // namespace
@@ -26,14 +28,17 @@ cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStre
 }
 
 cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream) {
-  return for_each(into, values, count, stream, [](float& sum, uint16_t value) { sum += base::bf16_to_float(value); });
+  return for_each(into, values, count, stream,
+                  [](float& sum, uint16_t value) { sum += base::bf16_to_float(value); });
 }
 
 // A GPU's threads have no order: values that are not read yet would be written over.
 cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream) {
-  const auto *written = reinterpret_cast<const std::byte*>(to), *read = reinterpret_cast<const std::byte*>(from);
+  const auto *written = reinterpret_cast<const std::byte*>(to),
+             *read = reinterpret_cast<const std::byte*>(from);
   if (written < read + 4 * count && read < written + 2 * count) return cudaErrorInvalidValue;
-  return for_each(to, from, count, stream, [](uint16_t& rounded, float value) { rounded = base::float_to_bf16(value); });
+  return for_each(to, from, count, stream,
+                  [](uint16_t& rounded, float value) { rounded = base::float_to_bf16(value); });
 }
 
 }  // namespace trireme::comm

@@ -1,5 +1,5 @@
-// Passes of learning by the paths of a GPU, on the made-up one: how often the host waits for the device does not depend on the number of
-// micro-batches, and the numbers of a step are the host's.
+// Passes of learning by the paths of a GPU, on the made-up one: how often the host waits for the
+// device does not depend on the number of micro-batches, and the numbers of a step are the host's.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -21,11 +21,15 @@ ppo::Experience made_up(const config::ModelShape& shape, const std::vector<uint6
   Samples samples = samples_of(ids);
   for (auto& id : samples.ids) id = static_cast<int32_t>(id % shape.vocab);
   for (int64_t i = 0; i < samples.size(); ++i) {
-    for (int64_t t = 0; t < samples.length(i); ++t) samples.action_mask[static_cast<size_t>(samples.begin(i) + t)] = t > 0;
+    for (int64_t t = 0; t < samples.length(i); ++t)
+      samples.action_mask[static_cast<size_t>(samples.begin(i) + t)] = t > 0;
   }
   ppo::Experience out = ppo::Experience::from(std::move(samples));
   const auto column = [&](double frequency, double shift) {
-    return at::arange(out.tokens(), at::TensorOptions().dtype(at::kFloat)).mul(frequency).sin().sub(shift);
+    return at::arange(out.tokens(), at::TensorOptions().dtype(at::kFloat))
+        .mul(frequency)
+        .sin()
+        .sub(shift);
   };
   out.rollout_log_probs = column(0.3, 4);
   out.old_log_probs = column(0.31, 4);
@@ -56,7 +60,8 @@ Learned learn_from(int micro_batches) {
   const auto critic_spec = model::describe(tiny_shape(Tied::no), model::HeadKind::score);
   zero::ShardedModelOptions model_options;
   model_options.compute = config::DType::f32;
-  zero::ShardedModel actor(actor_spec, world(), std::nullopt, at::kCPU, model_options), critic(critic_spec, world(), std::nullopt, at::kCPU, model_options);
+  zero::ShardedModel actor(actor_spec, world(), std::nullopt, at::kCPU, model_options),
+      critic(critic_spec, world(), std::nullopt, at::kCPU, model_options);
   actor.load(initial_reader(actor_spec));
   critic.load(initial_reader(critic_spec));
 
@@ -74,9 +79,13 @@ Learned learn_from(int micro_batches) {
   Learned out;
   const int64_t longest = all.samples.length(5);
   int64_t before = HostAsDevice::hidden_waits();
-  out.log_probs = learn::action_log_probs(actor, all.samples, world(), micro_batches == 1 ? all.tokens() : longest, 1.0, at::kCPU);
-  out.values = learn::action_values(critic, all.samples, world(), micro_batches == 1 ? all.tokens() : longest, {}, at::kCPU);
-  out.scores = learn::sequence_scores(critic, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}}, world(), micro_batches == 1 ? 64 : 4, {.mean = 0.5, .deviation = 2}, at::kCPU);
+  out.log_probs = learn::action_log_probs(
+      actor, all.samples, world(), micro_batches == 1 ? all.tokens() : longest, 1.0, at::kCPU);
+  out.values = learn::action_values(critic, all.samples, world(),
+                                    micro_batches == 1 ? all.tokens() : longest, {}, at::kCPU);
+  out.scores =
+      learn::sequence_scores(critic, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}}, world(),
+                             micro_batches == 1 ? 64 : 4, {.mean = 0.5, .deviation = 2}, at::kCPU);
   out.scoring_waits = HostAsDevice::hidden_waits() - before;
   before = HostAsDevice::hidden_waits();
   learn::actor_step(actor, step, options, 0.1, 1e-3, at::kCPU, out.report);
@@ -87,17 +96,20 @@ Learned learn_from(int micro_batches) {
 
 Learned on_device(int micro_batches) {
   own_device();
-  fakegpu::set_delays({.seed = static_cast<unsigned>(7 + world().rank()), .legacy_us = 20, .others_us = 20});
+  fakegpu::set_delays(
+      {.seed = static_cast<unsigned>(7 + world().rank()), .legacy_us = 20, .others_us = 20});
   const HostAsDevice device;
   return learn_from(micro_batches);
 }
 
 std::vector<double> numbers(const Learned& learned) {
   const learn::UpdateReport& r = learned.report;
-  std::vector<double> out{r.policy_loss, r.kl_loss, r.entropy, r.value_loss, r.grad_norm, r.critic_grad_norm};
+  std::vector<double> out{r.policy_loss, r.kl_loss,   r.entropy,
+                          r.value_loss,  r.grad_norm, r.critic_grad_norm};
   out.insert(out.end(), r.statistics.sums.begin(), r.statistics.sums.end());
   for (const at::Tensor& column : {learned.log_probs, learned.values}) {
-    out.insert(out.end(), column.const_data_ptr<float>(), column.const_data_ptr<float>() + column.numel());
+    out.insert(out.end(), column.const_data_ptr<float>(),
+               column.const_data_ptr<float>() + column.numel());
   }
   out.insert(out.end(), learned.scores.begin(), learned.scores.end());
   return out;
@@ -115,7 +127,8 @@ TEST(DeviceLearning, ItsNumbersAreTheHosts) {
   for (const int micro_batches : {1, 3}) {
     const auto want = numbers(learn_from(micro_batches)), got = numbers(on_device(micro_batches));
     ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * (1 + std::abs(want[i]))) << "number " << i;
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], 1e-5 * (1 + std::abs(want[i]))) << "number " << i;
     EXPECT_NE(got[0], 0);
     EXPECT_GT(got[2], 0) << "entropy";
   }

@@ -18,7 +18,8 @@
 
 namespace trireme::fakegpu {
 
-// How much of each timeline is certain to be over: [0] the host's own, [i] the operations of stream i.
+// How much of each timeline is certain to be over: [0] the host's own, [i] the operations of stream
+// i.
 using Clock = std::vector<uint64_t>;
 void merge(Clock& into, const Clock& other);
 uint64_t at(const Clock& clock, size_t timeline);
@@ -34,7 +35,8 @@ struct EventState {
 class Order {
  public:
   // Whatever of these ranges was used before must be over by `clock`.
-  void add(size_t timeline, const Clock& clock, const std::string& what, const std::vector<Range>& ranges);
+  void add(size_t timeline, const Clock& clock, const std::string& what,
+           const std::vector<Range>& ranges);
   void end(const void* data, size_t bytes, const Clock& clock);  // the memory is freed, by the host
   void forget(const Clock& over);  // all later operations come after these
   void find(std::string what) { findings_.push_back(std::move(what)); }
@@ -71,7 +73,8 @@ Machine& machine();  // never destroyed: threads of streams use it until the pro
 cudaError_t fail(cudaError_t error);
 
 // Puts an operation at the end of a stream (null: the legacy default stream).
-void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges, std::function<void()> body);
+void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges,
+             std::function<void()> body);
 // Waits until a stream is through; all of them.
 void drain(cudaStream_t stream);
 void drain_all();
@@ -84,7 +87,8 @@ bool on_device(const void* data, size_t bytes);  // within one allocation
 int64_t bytes_at(const void* data);              // of the allocation that begins there
 void poison(void* data, size_t bytes);
 cudaError_t allocate(void** data, size_t bytes);
-// Frees what allocate() gave; false for anything else. Operations that may still use it are findings.
+// Frees what allocate() gave; false for anything else. Operations that may still use it are
+// findings.
 bool release(void* data);
 
 }  // namespace trireme::fakegpu
@@ -106,5 +110,6 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  std::shared_ptr<trireme::fakegpu::EventState> state = std::make_shared<trireme::fakegpu::EventState>();
+  std::shared_ptr<trireme::fakegpu::EventState> state =
+      std::make_shared<trireme::fakegpu::EventState>();
 };

@@ -1,4 +1,5 @@
-// Memory of the made-up device: host memory that is known by address, NaN where nothing was written.
+// Memory of the made-up device: host memory that is known by address, NaN where nothing was
+// written.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -52,7 +53,8 @@ void poison(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
 cudaError_t allocate(void** data, size_t bytes) {
   Memory& m = memory();
   const std::lock_guard lock(m.mutex);
-  if (bytes == 0 || bytes > m.limit - m.used) return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
+  if (bytes == 0 || bytes > m.limit - m.used)
+    return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
   constexpr size_t alignment = 256;
   *data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   poison(*data, bytes);
@@ -113,8 +115,10 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaSuccess: return "no error";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
-    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
     default: return "an error that the made-up GPU has no words for";
   }
 }
@@ -146,8 +150,11 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   return cudaSuccess;
 }
 
-// The host does not wait for it, as the run time's documentation says of device memory: an operation of the legacy default stream.
-cudaError_t cudaMemset(void* data, int value, size_t bytes) { return cudaMemsetAsync(data, value, bytes, nullptr); }
+// The host does not wait for it, as the run time's documentation says of device memory: an
+// operation of the legacy default stream.
+cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  return cudaMemsetAsync(data, value, bytes, nullptr);
+}
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   if (!on_device(data, bytes)) return fail(cudaErrorInvalidValue);
@@ -155,9 +162,11 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   const bool both = on_device(to, bytes) && on_device(from, bytes);
-  if (kind != cudaMemcpyDefault && (kind != cudaMemcpyDeviceToDevice || !both)) return fail(cudaErrorInvalidValue);
+  if (kind != cudaMemcpyDefault && (kind != cudaMemcpyDeviceToDevice || !both))
+    return fail(cudaErrorInvalidValue);
   enqueue(stream, "copy", {reads(from, bytes), writes(to, bytes)}, [=] {
     poison(to, bytes);
     std::this_thread::yield();
@@ -166,10 +175,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows, cudaMemcpyKind kind,
-                              cudaStream_t stream) {
-  if (kind != cudaMemcpyDefault || bytes > to_pitch || bytes > from_pitch) return fail(cudaErrorInvalidValue);
-  const auto row = [](auto* base, size_t pitch, size_t r) { return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(base))) + r * pitch; };
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t bytes, size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (kind != cudaMemcpyDefault || bytes > to_pitch || bytes > from_pitch)
+    return fail(cudaErrorInvalidValue);
+  const auto row = [](auto* base, size_t pitch, size_t r) {
+    return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(base))) +
+           r * pitch;
+  };
   std::vector<Range> ranges;
   for (size_t r = 0; r < rows; ++r) {
     ranges.push_back(reads(row(from, from_pitch, r), bytes));
@@ -178,7 +191,8 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
   enqueue(stream, "copy of rows", std::move(ranges), [=] {
     for (size_t r = 0; r < rows; ++r) poison(row(to, to_pitch, r), bytes);
     std::this_thread::yield();
-    for (size_t r = 0; r < rows; ++r) std::memcpy(row(to, to_pitch, r), row(from, from_pitch, r), bytes);
+    for (size_t r = 0; r < rows; ++r)
+      std::memcpy(row(to, to_pitch, r), row(from, from_pitch, r), bytes);
   });
   return cudaSuccess;
 }
@@ -193,7 +207,9 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
 
 cudaError_t cudaHostUnregister(void* data) {
   const std::lock_guard lock(memory().mutex);
-  return memory().locked.erase(static_cast<std::byte*>(data)) == 1 ? cudaSuccess : fail(cudaErrorHostMemoryNotRegistered);
+  return memory().locked.erase(static_cast<std::byte*>(data)) == 1
+             ? cudaSuccess
+             : fail(cudaErrorHostMemoryNotRegistered);
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int flags) {

@@ -1,5 +1,6 @@
-// The made-up NCCL: communicators that do not block, as ours are made. Calls go on in a thread behind the caller's back until
-// ncclCommGetAsyncError() says that they are over, and a communicator that is asked for more before that refuses.
+// The made-up NCCL: communicators that do not block, as ours are made. Calls go on in a thread
+// behind the caller's back until ncclCommGetAsyncError() says that they are over, and a
+// communicator that is asked for more before that refuses.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -17,13 +18,18 @@ using namespace trireme::fakegpu;
 struct ncclComm {
   using Flag = std::shared_ptr<std::atomic<bool>>;
   ncclComm(const std::string& its_name, int its_rank, int its_size, Flag its_flag)
-      : name(its_name), rank(its_rank), size(its_size), aborted(std::move(its_flag)), segment(name, its_rank, its_size, *aborted) {
+      : name(its_name),
+        rank(its_rank),
+        size(its_size),
+        aborted(std::move(its_flag)),
+        segment(name, its_rank, its_size, *aborted) {
     random.seed(machine().delays.seed + static_cast<unsigned>(rank));
   }
 
   const std::string name;
   const int rank, size;
-  const Flag aborted;  // one for all that were split off from each other: they share what NCCL aborts
+  const Flag
+      aborted;  // one for all that were split off from each other: they share what NCCL aborts
   Segment segment;
   int splits = 0;
   std::atomic<ncclResult_t> status{ncclSuccess};
@@ -56,7 +62,8 @@ void report(ncclComm_t comm, ncclResult_t result, const std::string& words) {
 // ncclSuccess where the communicator takes a call.
 ncclResult_t ready(ncclComm_t comm) {
   const ncclResult_t status = comm->status;
-  if (status == ncclInProgress) return refuse(ncclInvalidArgument, "the communicator was used before its last call was over");
+  if (status == ncclInProgress)
+    return refuse(ncclInvalidArgument, "the communicator was used before its last call was over");
   return status;
 }
 
@@ -72,7 +79,8 @@ ncclResult_t in_background(ncclComm_t comm, std::function<bool()> work) {
   return ncclInProgress;
 }
 
-// ---- collectives -------------------------------------------------------------------------------------------------------
+// ---- collectives
+// -------------------------------------------------------------------------------------------------------
 
 using Exchange = std::function<Segment::Outcome()>;
 struct Pending {
@@ -107,12 +115,14 @@ ncclResult_t submit(std::vector<Pending> calls) {
   if (calls.empty()) return ncclSuccess;
   const ncclComm_t comm = calls.front().comm;
   for (const Pending& call : calls) {
-    if (call.comm != comm) return refuse(ncclInvalidUsage, "the made-up NCCL knows groups of one communicator");
+    if (call.comm != comm)
+      return refuse(ncclInvalidUsage, "the made-up NCCL knows groups of one communicator");
   }
   return in_background(comm, [comm, calls = std::move(calls)] {
     for (const Pending& call : calls) {
       ++comm->on_streams;
-      enqueue(call.stream, call.what, call.ranges, [comm, exchange = call.exchange] { run(comm, exchange); });
+      enqueue(call.stream, call.what, call.ranges,
+              [comm, exchange = call.exchange] { run(comm, exchange); });
     }
     return true;
   });
@@ -120,7 +130,8 @@ ncclResult_t submit(std::vector<Pending> calls) {
 
 ncclResult_t collect(Pending call) {
   for (const Range& range : call.ranges) {
-    if (!on_device(range.data, range.bytes)) return refuse(ncclInvalidArgument, call.what + " of memory that is not the device's");
+    if (!on_device(range.data, range.bytes))
+      return refuse(ncclInvalidArgument, call.what + " of memory that is not the device's");
   }
   if (const ncclResult_t result = ready(call.comm); result != ncclSuccess) return result;
   if (group_depth == 0) return submit({std::move(call)});
@@ -135,16 +146,19 @@ Segment::Outcome all_gather(ncclComm_t comm, const std::byte* from, std::byte* i
   }
   for (size_t done = 0; done < bytes; done += Segment::mailbox_bytes) {
     const size_t piece = std::min(Segment::mailbox_bytes, bytes - done);
-    const auto outcome = comm->segment.show({"all-gather", bytes}, from + done, piece, [&](int rank, const std::byte* shown) {
-      if (rank != comm->rank || own != from) std::memcpy(into + static_cast<size_t>(rank) * bytes + done, shown, piece);
-    });
+    const auto outcome = comm->segment.show(
+        {"all-gather", bytes}, from + done, piece, [&](int rank, const std::byte* shown) {
+          if (rank != comm->rank || own != from)
+            std::memcpy(into + static_cast<size_t>(rank) * bytes + done, shown, piece);
+        });
     if (outcome != Segment::Outcome::done) return outcome;
   }
   return Segment::Outcome::done;
 }
 
 float value_of(const std::byte* values, size_t i, bool bf16) {
-  return bf16 ? trireme::base::bf16_to_float(reinterpret_cast<const uint16_t*>(values)[i]) : reinterpret_cast<const float*>(values)[i];
+  return bf16 ? trireme::base::bf16_to_float(reinterpret_cast<const uint16_t*>(values)[i])
+              : reinterpret_cast<const float*>(values)[i];
 }
 
 // Adds in fp32 and in the order of ranks, rounds once; NCCL promises neither.
@@ -153,7 +167,8 @@ class Sums {
   explicit Sums(bool bf16) : bf16_(bf16) {}
   void add(int rank, const std::byte* shown, size_t count) {
     if (rank == 0) values_.assign(count, 0);
-    for (size_t i = 0; i < count; ++i) values_[i] = rank == 0 ? value_of(shown, i, bf16_) : values_[i] + value_of(shown, i, bf16_);
+    for (size_t i = 0; i < count; ++i)
+      values_[i] = rank == 0 ? value_of(shown, i, bf16_) : values_[i] + value_of(shown, i, bf16_);
   }
   void write(std::byte* into) const {
     for (size_t i = 0; i < values_.size(); ++i) {
@@ -170,9 +185,11 @@ class Sums {
   std::vector<float> values_;
 };
 
-Segment::Outcome reduce_scatter(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
+Segment::Outcome reduce_scatter(ncclComm_t comm, const std::byte* from, std::byte* into,
+                                size_t count, bool bf16) {
   const auto ranks = static_cast<size_t>(comm->size);
-  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element / ranks;
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float),
+               most = Segment::mailbox_bytes / element / ranks;
   std::vector<std::byte> parts;
   Sums sums(bf16);
   poison(into, count * element);
@@ -183,22 +200,27 @@ Segment::Outcome reduce_scatter(ncclComm_t comm, const std::byte* from, std::byt
       const std::byte* part = from + (to * count + done) * element;
       parts.insert(parts.end(), part, part + piece * element);
     }
-    const auto outcome = comm->segment.show({"reduce-scatter", count}, parts.data(), parts.size(), [&](int rank, const std::byte* shown) {
-      sums.add(rank, shown + static_cast<size_t>(comm->rank) * piece * element, piece);
-    });
+    const auto outcome = comm->segment.show(
+        {"reduce-scatter", count}, parts.data(), parts.size(),
+        [&](int rank, const std::byte* shown) {
+          sums.add(rank, shown + static_cast<size_t>(comm->rank) * piece * element, piece);
+        });
     if (outcome != Segment::Outcome::done) return outcome;
     sums.write(into + done * element);
   }
   return Segment::Outcome::done;
 }
 
-Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
-  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element;
+Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count,
+                            bool bf16) {
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float),
+               most = Segment::mailbox_bytes / element;
   Sums sums(bf16);
   for (size_t done = 0; done < count; done += most) {
     const size_t piece = std::min(most, count - done);
-    const auto outcome = comm->segment.show({"all-reduce", count}, from + done * element, piece * element,
-                                            [&](int rank, const std::byte* shown) { sums.add(rank, shown, piece); });
+    const auto outcome =
+        comm->segment.show({"all-reduce", count}, from + done * element, piece * element,
+                           [&](int rank, const std::byte* shown) { sums.add(rank, shown, piece); });
     if (outcome != Segment::Outcome::done) return outcome;
     sums.write(into + done * element);
   }
@@ -246,17 +268,25 @@ ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
 }
 
 // Waits for nobody: what still uses the memory is a finding.
-ncclResult_t ncclMemFree(void* data) { return data == nullptr || release(data) ? ncclSuccess : refuse(ncclInvalidArgument, "no memory of ncclMemAlloc"); }
+ncclResult_t ncclMemFree(void* data) {
+  return data == nullptr || release(data)
+             ? ncclSuccess
+             : refuse(ncclInvalidArgument, "no memory of ncclMemAlloc");
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int number = 0;
-  const char* name = std::getenv("FAKEGPU_NAME");  // so that whoever kills processes can remove what they leave in /dev/shm
-  std::snprintf(id->internal, sizeof id->internal, "/fakegpu-%s-%d-%d", name == nullptr ? "" : name, static_cast<int>(getpid()), ++number);
+  const char* name = std::getenv(
+      "FAKEGPU_NAME");  // so that whoever kills processes can remove what they leave in /dev/shm
+  std::snprintf(id->internal, sizeof id->internal, "/fakegpu-%s-%d-%d", name == nullptr ? "" : name,
+                static_cast<int>(getpid()), ++number);
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (config == nullptr || config->blocking != 0) return refuse(ncclInvalidUsage, "the made-up NCCL knows communicators that do not block");
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0)
+    return refuse(ncclInvalidUsage, "the made-up NCCL knows communicators that do not block");
   *comm = new ncclComm(id.internal, rank, ranks, std::make_shared<std::atomic<bool>>(false));
   ++counts.made;
   return in_background(*comm, [made = *comm, endless = faults.endless_init] {
@@ -265,37 +295,47 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   });
 }
 
-// The new handle is there when the old communicator's call is over, not before. As 2.28 does, it says ncclSuccess meanwhile: only ncclCommGetAsyncError() knows better.
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
-  if (config == nullptr || config->blocking != 0 || config->splitShare != 1) return refuse(ncclInvalidUsage, "the made-up NCCL splits without blocking, and shares");
+// The new handle is there when the old communicator's call is over, not before. As 2.28 does, it
+// says ncclSuccess meanwhile: only ncclCommGetAsyncError() knows better.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0 || config->splitShare != 1)
+    return refuse(ncclInvalidUsage, "the made-up NCCL splits without blocking, and shares");
   if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
-  if (comm->on_streams > 0) return refuse(ncclInvalidUsage, "a communicator was split while it had collectives under way");
+  if (comm->on_streams > 0)
+    return refuse(ncclInvalidUsage, "a communicator was split while it had collectives under way");
   *made = nullptr;
-  static_cast<void>(in_background(comm, [comm, color, key, made, number = ++comm->splits, endless = faults.endless_init] {
-    if (endless) wait_for_abort(comm);
-    struct Wish {
-      int color, key, rank;
-    };
-    const Wish mine{color, key, comm->rank};
-    std::vector<Wish> wishes;
-    const auto outcome = comm->segment.show({"split", 0}, &mine, sizeof mine, [&](int, const std::byte* shown) {
-      Wish wish;
-      std::memcpy(&wish, shown, sizeof wish);
-      if (wish.color == color) wishes.push_back(wish);
-    });
-    if (outcome == Segment::Outcome::mismatch) report(comm, ncclInvalidUsage, "ranks made different calls");
-    if (outcome != Segment::Outcome::done) return false;
-    if (color == NCCL_SPLIT_NOCOLOR) return true;
-    std::ranges::stable_sort(wishes, {}, &Wish::key);
-    const auto rank = static_cast<int>(std::ranges::find(wishes, comm->rank, &Wish::rank) - wishes.begin());
-    const std::string name = comm->name + "-" + std::to_string(number) + "-" + std::to_string(color);
-    auto child = std::make_unique<ncclComm>(name, rank, static_cast<int>(wishes.size()), comm->aborted);
-    if (!child->segment.meet()) return false;
-    *made = child.release();
-    ++counts.made;
-    ++counts.split;
-    return true;
-  }));
+  static_cast<void>(in_background(
+      comm, [comm, color, key, made, number = ++comm->splits, endless = faults.endless_init] {
+        if (endless) wait_for_abort(comm);
+        struct Wish {
+          int color, key, rank;
+        };
+        const Wish mine{color, key, comm->rank};
+        std::vector<Wish> wishes;
+        const auto outcome =
+            comm->segment.show({"split", 0}, &mine, sizeof mine, [&](int, const std::byte* shown) {
+              Wish wish;
+              std::memcpy(&wish, shown, sizeof wish);
+              if (wish.color == color) wishes.push_back(wish);
+            });
+        if (outcome == Segment::Outcome::mismatch)
+          report(comm, ncclInvalidUsage, "ranks made different calls");
+        if (outcome != Segment::Outcome::done) return false;
+        if (color == NCCL_SPLIT_NOCOLOR) return true;
+        std::ranges::stable_sort(wishes, {}, &Wish::key);
+        const auto rank =
+            static_cast<int>(std::ranges::find(wishes, comm->rank, &Wish::rank) - wishes.begin());
+        const std::string name =
+            comm->name + "-" + std::to_string(number) + "-" + std::to_string(color);
+        auto child =
+            std::make_unique<ncclComm>(name, rank, static_cast<int>(wishes.size()), comm->aborted);
+        if (!child->segment.meet()) return false;
+        *made = child.release();
+        ++counts.made;
+        ++counts.split;
+        return true;
+      }));
   return ncclSuccess;
 }
 
@@ -307,7 +347,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
   comm->finalized = true;
-  return in_background(comm, [comm] { return comm->segment.wait_until([comm] { return comm->on_streams == 0; }) && comm->segment.meet(); });
+  return in_background(comm, [comm] {
+    return comm->segment.wait_until([comm] { return comm->on_streams == 0; }) &&
+           comm->segment.meet();
+  });
 }
 
 // Without ncclCommFinalize() it waits for all ranks of the node, as NCCL's does.
@@ -328,19 +371,23 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
   if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
-  if (!on_device(data, bytes)) return refuse(ncclInvalidArgument, "registration of memory that is not the device's");
+  if (!on_device(data, bytes))
+    return refuse(ncclInvalidArgument, "registration of memory that is not the device's");
   registrations.emplace_back(comm, new std::pair<const void*, size_t>(data, bytes));
   *handle = registrations.back().second;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  const auto found = std::ranges::find_if(registrations, [&](const auto& r) { return r.first == comm && r.second == handle; });
-  if (found == registrations.end()) return refuse(ncclInvalidArgument, "no registration of this communicator");
+  const auto found = std::ranges::find_if(
+      registrations, [&](const auto& r) { return r.first == comm && r.second == handle; });
+  if (found == registrations.end())
+    return refuse(ncclInvalidArgument, "no registration of this communicator");
   const bool freed = !on_device(found->second->first, found->second->second);
   delete found->second;
   registrations.erase(found);
-  return freed ? refuse(ncclInvalidUsage, "the memory was freed before its registration") : ncclSuccess;
+  return freed ? refuse(ncclInvalidUsage, "the memory was freed before its registration")
+               : ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() {
@@ -348,32 +395,48 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-ncclResult_t ncclGroupEnd() { return --group_depth > 0 ? ncclSuccess : submit(std::exchange(group, {})); }
+ncclResult_t ncclGroupEnd() {
+  return --group_depth > 0 ? ncclSuccess : submit(std::exchange(group, {}));
+}
 
-ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  if (type != ncclFloat && type != ncclBfloat16 && type != ncclUint8) return refuse(ncclInvalidArgument, "the made-up NCCL gathers fp32, bf16 and bytes");
+ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat && type != ncclBfloat16 && type != ncclUint8)
+    return refuse(ncclInvalidArgument, "the made-up NCCL gathers fp32, bf16 and bytes");
   const size_t bytes = count * (type == ncclFloat ? 4 : type == ncclBfloat16 ? 2 : 1);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(into);
-  return collect({comm, stream, "all-gather", {reads(from, bytes), writes(into, bytes * static_cast<size_t>(comm->size))},
+  return collect({comm,
+                  stream,
+                  "all-gather",
+                  {reads(from, bytes), writes(into, bytes * static_cast<size_t>(comm->size))},
                   [=] { return all_gather(comm, source, target, bytes); }});
 }
 
-ncclResult_t ncclReduceScatter(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
-  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
+ncclResult_t ncclReduceScatter(const void* from, void* into, size_t count, ncclDataType_t type,
+                               ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum)
+    return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
   const bool bf16 = type == ncclBfloat16;
   const size_t bytes = count * (bf16 ? 2 : 4);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(into);
-  return collect({comm, stream, "reduce-scatter", {reads(from, bytes * static_cast<size_t>(comm->size)), writes(into, bytes)},
+  return collect({comm,
+                  stream,
+                  "reduce-scatter",
+                  {reads(from, bytes * static_cast<size_t>(comm->size)), writes(into, bytes)},
                   [=] { return reduce_scatter(comm, source, target, count, bf16); }});
 }
 
-ncclResult_t ncclAllReduce(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
-  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
+ncclResult_t ncclAllReduce(const void* from, void* into, size_t count, ncclDataType_t type,
+                           ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum)
+    return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
   const bool bf16 = type == ncclBfloat16;
   const size_t bytes = count * (bf16 ? 2 : 4);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(into);
-  return collect({comm, stream, "all-reduce", {reads(from, bytes), writes(into, bytes)}, [=] { return all_reduce(comm, source, target, count, bf16); }});
+  return collect({comm, stream, "all-reduce", {reads(from, bytes), writes(into, bytes)}, [=] {
+                    return all_reduce(comm, source, target, count, bf16);
+                  }});
 }

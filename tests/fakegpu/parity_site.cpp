@@ -8,11 +8,13 @@
 namespace trireme::test {
 
 const Site& site() {
-  static const Site device{.device = true, .enter = []() -> std::shared_ptr<void> {
-                             own_device();
-                             fakegpu::set_delays({.seed = static_cast<unsigned>(5 + world().rank()), .legacy_us = 5, .others_us = 5});
-                             return std::make_shared<HostAsDevice>();
-                           }};
+  static const Site device{
+      .device = true, .enter = []() -> std::shared_ptr<void> {
+        own_device();
+        fakegpu::set_delays(
+            {.seed = static_cast<unsigned>(5 + world().rank()), .legacy_us = 5, .others_us = 5});
+        return std::make_shared<HostAsDevice>();
+      }};
   return device;
 }
 

@@ -1,4 +1,5 @@
-// The ledger of a device against what is allocated there outside of training: by a generator that writes, and by models that score.
+// The ledger of a device against what is allocated there outside of training: by a generator that
+// writes, and by models that score.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -30,10 +31,13 @@ namespace {
 using config::DType;
 using plan::Phase;
 
-// A rollout of `sequences` answers of one replica. Here the host's products pad what has fewer than 96 rows, which a GPU's do not: where logits are the larger
-// part, as many are drawn from in every step. Prompts and max_batch_tokens are such that the fullest step is as full as the plan takes it.
+// A rollout of `sequences` answers of one replica. Here the host's products pad what has fewer than
+// 96 rows, which a GPU's do not: where logits are the larger part, as many are drawn from in every
+// step. Prompts and max_batch_tokens are such that the fullest step is as full as the plan takes
+// it.
 struct Rollout {
-  int64_t hidden, heads, kv_heads, ffn, vocab, prompt, answer, sequences, max_batch, max_batch_tokens;
+  int64_t hidden, heads, kv_heads, ffn, vocab, prompt, answer, sequences, max_batch,
+      max_batch_tokens;
   DType type;
   double top_p = 1;
   int64_t shared = 0;  // tokens with which all prompts begin, whose pages they share
@@ -41,7 +45,12 @@ struct Rollout {
 };
 
 model::ModelSpec generating(const Rollout& r) {
-  return model::describe(shape_of({.layers = 2, .hidden = r.hidden, .heads = r.heads, .kv_heads = r.kv_heads, .ffn = r.ffn, .vocab = r.vocab}),
+  return model::describe(shape_of({.layers = 2,
+                                   .hidden = r.hidden,
+                                   .heads = r.heads,
+                                   .kv_heads = r.kv_heads,
+                                   .ffn = r.ffn,
+                                   .vocab = r.vocab}),
                          model::HeadKind::language);
 }
 
@@ -52,7 +61,8 @@ config::Options deck_of(const Rollout& r) {
   options.rollout.max_new_tokens = r.answer;
   options.rollout.top_p = r.top_p;
   options.rollout.min_new_tokens = 0;
-  options.generate.prefix_sharing = r.shared > 0;  // a prompt that shares pages has fewer rows than positions
+  options.generate.prefix_sharing =
+      r.shared > 0;  // a prompt that shares pages has fewer rows than positions
   options.generate.max_batch = r.max_batch;
   options.generate.graphs = r.graphs;
   options.generate.fused_operators = r.fused;
@@ -63,7 +73,8 @@ config::Options deck_of(const Rollout& r) {
 }
 
 // Of a rank's generator in a phase, on its device.
-int64_t planned_for_generator(const config::Options& options, const model::ModelSpec& spec, DType type, Phase phase) {
+int64_t planned_for_generator(const config::Options& options, const model::ModelSpec& spec,
+                              DType type, Phase phase) {
   config::RoleMap roles;
   for (int rank = 0; rank < world().size(); ++rank) {
     roles.trainer.push_back(rank);
@@ -73,28 +84,40 @@ int64_t planned_for_generator(const config::Options& options, const model::Model
   plan::JobModels models;
   models.actor = layout(spec);
   models.slices = model::tensor_parallel_layout(spec, world().size());
-  const plan::Job job{options, roles, nodes, models, {.name = "gpu", .device_bytes = int64_t{1} << 50, .host_bytes = int64_t{1} << 50}, type};
+  const plan::Job job{
+      options,
+      roles,
+      nodes,
+      models,
+      {.name = "gpu", .device_bytes = int64_t{1} << 50, .host_bytes = int64_t{1} << 50},
+      type};
   int64_t sum = 0;
   const plan::Ledger ledger = plan::memory_of_rank(job, world().rank());
   for (const auto& entry : ledger.entries()) {
-    if (entry.place == plan::Place::device && entry.owner == "generator" && (entry.phases & plan::phase_bit(phase)) != 0) sum += entry.bytes;
+    if (entry.place == plan::Place::device && entry.owner == "generator" &&
+        (entry.phases & plan::phase_bit(phase)) != 0)
+      sum += entry.bytes;
   }
   return sum;
 }
 
-// The most that a device has while answers are written, and what it has when KV pages and weights were given back.
+// The most that a device has while answers are written, and what it has when KV pages and weights
+// were given back.
 struct CountedRollout {
   int64_t most = 0, after = 0;
 };
 
-CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec, const config::Options& options) {
+CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec,
+                             const config::Options& options) {
   const auto host = tiny_weights(spec, r.type, world().rank(), world().size());
   const HostAsDevice device;
-  generate::GeneratorWeights weights(spec, r.type, world().rank(), world().size(), generate::Place::device);
+  generate::GeneratorWeights weights(spec, r.type, world().rank(), world().size(),
+                                     generate::Place::device);
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
   generate::EngineOptions chosen;
   chosen.page_size = options.generate.page_size;
-  chosen.kv_bytes = plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, world().size(), config::bytes_per_element(r.type), r.max_batch,
+  chosen.kv_bytes = plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, world().size(),
+                                         config::bytes_per_element(r.type), r.max_batch,
                                          options.max_len(), int64_t{1} << 50);
   chosen.max_batch = r.max_batch;
   chosen.graphs = options.generate.graphs;
@@ -127,10 +150,15 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec, con
 constexpr int64_t scored_tokens = 512;
 
 int64_t planned_for_scoring(const Rollout& r, const model::ModelSpec& spec) {
-  const auto bytes = plan::sharded_model_bytes(layout(spec), world().size(), config::bytes_per_element(r.type), plan::Training::frozen, false,
-                                               plan::Exchange::device_ring);
-  const plan::PassWork work{.shape = spec.shape, .tokens = scored_tokens, .head_rows = 1, .element_bytes = config::bytes_per_element(r.type)};
-  return bytes.weights_own + bytes.weights_ring + plan::rotation_bytes(spec.shape, scored_tokens / 4) + plan::scoring_pass_bytes(work);
+  const auto bytes =
+      plan::sharded_model_bytes(layout(spec), world().size(), config::bytes_per_element(r.type),
+                                plan::Training::frozen, false, plan::Exchange::device_ring);
+  const plan::PassWork work{.shape = spec.shape,
+                            .tokens = scored_tokens,
+                            .head_rows = 1,
+                            .element_bytes = config::bytes_per_element(r.type)};
+  return bytes.weights_own + bytes.weights_ring +
+         plan::rotation_bytes(spec.shape, scored_tokens / 4) + plan::scoring_pass_bytes(work);
 }
 
 int64_t count_scoring(const Rollout& r, const model::ModelSpec& spec) {
@@ -139,7 +167,9 @@ int64_t count_scoring(const Rollout& r, const model::ModelSpec& spec) {
   options.compute = r.type;
   options.training = zero::Training::frozen;
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
-  model.load([](size_t, const base::Block& block, float* out) { std::fill(out, out + block.elements(), 0.01f); });
+  model.load([](size_t, const base::Block& block, float* out) {
+    std::fill(out, out + block.elements(), 0.01f);
+  });
   static_cast<void>(HostAsDevice::take_tensor_peak());
   const auto batch = tiny_batch(spec.shape, 3, std::vector<int64_t>(4, scored_tokens / 4));
   model.forward(batch, [](const at::Tensor& hidden, const at::Tensor& head_weight) {
@@ -154,8 +184,10 @@ void expect_planned(int64_t plan, int64_t bytes, const std::string& what) {
   EXPECT_GE(plan, bytes) << what;
   EXPECT_LE(static_cast<double>(plan), 1.03 * static_cast<double>(bytes) + small) << what;
   if (world().rank() != 0) return;
-  std::printf("  %s: MB counted %s, more planned %s %%\n", what.c_str(), base::fixed(1e-6 * static_cast<double>(bytes), 3).c_str(),
-              base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(bytes) - 1), 1).c_str());
+  std::printf(
+      "  %s: MB counted %s, more planned %s %%\n", what.c_str(),
+      base::fixed(1e-6 * static_cast<double>(bytes), 3).c_str(),
+      base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(bytes) - 1), 1).c_str());
 }
 
 class RolloutLedger : public testing::TestWithParam<Rollout> {};
@@ -164,68 +196,107 @@ TEST_P(RolloutLedger, CountsAnswersThatAreWritten) {
   own_device();
   fakegpu::set_delays({.legacy_us = 0, .others_us = 0});
   const Rollout& r = GetParam();
-  if (r.type == DType::bf16 && !kernels::multiplies_bf16(at::kCPU)) GTEST_SKIP() << "here products of bf16 go through fp32 copies, which a GPU's do not";
+  if (r.type == DType::bf16 && !kernels::multiplies_bf16(at::kCPU))
+    GTEST_SKIP() << "here products of bf16 go through fp32 copies, which a GPU's do not";
   const auto spec = generating(r);
   const config::Options options = deck_of(r);
   const CountedRollout counted = count_rollout(r, spec, options);
-  const std::string shape = base::text(r.hidden, " ffn ", r.ffn, ", vocabulary ", r.vocab, ", ", r.sequences, " x ", r.prompt, " + ", r.answer);
-  expect_planned(planned_for_generator(options, spec, r.type, Phase::rollout), counted.most, shape + ": rollout");
+  const std::string shape = base::text(r.hidden, " ffn ", r.ffn, ", vocabulary ", r.vocab, ", ",
+                                       r.sequences, " x ", r.prompt, " + ", r.answer);
+  expect_planned(planned_for_generator(options, spec, r.type, Phase::rollout), counted.most,
+                 shape + ": rollout");
   for (const Phase phase : {Phase::log_probs, Phase::backward, Phase::step}) {
-    expect_planned(planned_for_generator(options, spec, r.type, phase), counted.after, shape + ": " + plan::to_string(phase));
+    expect_planned(planned_for_generator(options, spec, r.type, phase), counted.after,
+                   shape + ": " + plan::to_string(phase));
   }
 }
 
-// Where prompts share pages a step reads the few tokens that are left of many, and gathers all positions of each: the plan takes all that run for such, which is
-// never less than what they are; the plan without sharing is.
+// Where prompts share pages a step reads the few tokens that are left of many, and gathers all
+// positions of each: the plan takes all that run for such, which is never less than what they are;
+// the plan without sharing is.
 TEST(SharedPrompts, StayWithinThePlan) {
   own_device();
   fakegpu::set_delays({.legacy_us = 0, .others_us = 0});
-  const Rollout r{.hidden = 128, .heads = 8, .kv_heads = 8, .ffn = 256, .vocab = 500, .prompt = 115, .answer = 8, .sequences = 96, .max_batch = 96,
-                  .max_batch_tokens = 512, .type = DType::f32, .shared = 112};
+  const Rollout r{.hidden = 128,
+                  .heads = 8,
+                  .kv_heads = 8,
+                  .ffn = 256,
+                  .vocab = 500,
+                  .prompt = 115,
+                  .answer = 8,
+                  .sequences = 96,
+                  .max_batch = 96,
+                  .max_batch_tokens = 512,
+                  .type = DType::f32,
+                  .shared = 112};
   const auto spec = generating(r);
   const config::Options options = deck_of(r);
   config::Options apart = options;
   apart.generate.prefix_sharing = false;
-  const int64_t counted = count_rollout(r, spec, options).most, plan = planned_for_generator(options, spec, r.type, Phase::rollout);
+  const int64_t counted = count_rollout(r, spec, options).most,
+                plan = planned_for_generator(options, spec, r.type, Phase::rollout);
   EXPECT_GE(plan, counted);
-  if (world().size() <= 2) {  // of more ranks each has too few KV heads, and rows that are whole take more
-    EXPECT_LT(planned_for_generator(apart, spec, r.type, Phase::rollout), counted) << "as many as sharing makes possible were read in one step";
+  if (world().size() <=
+      2) {  // of more ranks each has too few KV heads, and rows that are whole take more
+    EXPECT_LT(planned_for_generator(apart, spec, r.type, Phase::rollout), counted)
+        << "as many as sharing makes possible were read in one step";
   }
   if (world().rank() != 0) return;
-  std::printf("  96 prompts that share 112 of 115 tokens: MB counted %s, more planned %s %%\n", base::fixed(1e-6 * static_cast<double>(counted), 3).c_str(),
-              base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(counted) - 1), 1).c_str());
+  std::printf("  96 prompts that share 112 of 115 tokens: MB counted %s, more planned %s %%\n",
+              base::fixed(1e-6 * static_cast<double>(counted), 3).c_str(),
+              base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(counted) - 1), 1)
+                  .c_str());
 }
 
-// What recorded steps hold is planned from above: for rows that fill up as many as there can be, and twice, since LibTorch keeps what a step wrote before it was
-// recorded and while it was. What CUDA takes itself is not there.
+// What recorded steps hold is planned from above: for rows that fill up as many as there can be,
+// and twice, since LibTorch keeps what a step wrote before it was recorded and while it was. What
+// CUDA takes itself is not there.
 TEST(RecordedSteps, StayWithinThePlan) {
   own_device();
   fakegpu::set_delays({.legacy_us = 0, .others_us = 0});
-  const Rollout r{.hidden = 128, .heads = 8, .kv_heads = 4, .ffn = 512, .vocab = 4000, .prompt = 8, .answer = 16, .sequences = 96, .max_batch = 96,
-                  .max_batch_tokens = 512, .type = DType::f32, .graphs = true};
+  const Rollout r{.hidden = 128,
+                  .heads = 8,
+                  .kv_heads = 4,
+                  .ffn = 512,
+                  .vocab = 4000,
+                  .prompt = 8,
+                  .answer = 16,
+                  .sequences = 96,
+                  .max_batch = 96,
+                  .max_batch_tokens = 512,
+                  .type = DType::f32,
+                  .graphs = true};
   const auto spec = generating(r);
   const config::Options options = deck_of(r);
   constexpr int64_t of_cuda = int64_t{32} * 8 << 20;
-  const int64_t counted = count_rollout(r, spec, options).most, plan = planned_for_generator(options, spec, r.type, Phase::rollout) - of_cuda;
+  const int64_t counted = count_rollout(r, spec, options).most,
+                plan = planned_for_generator(options, spec, r.type, Phase::rollout) - of_cuda;
   EXPECT_GE(plan, counted);
   if (world().rank() != 0) return;
-  std::printf("  96 sequences, recorded steps: MB counted %s, more planned %s %%\n", base::fixed(1e-6 * static_cast<double>(counted), 3).c_str(),
-              base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(counted) - 1), 1).c_str());
+  std::printf("  96 sequences, recorded steps: MB counted %s, more planned %s %%\n",
+              base::fixed(1e-6 * static_cast<double>(counted), 3).c_str(),
+              base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(counted) - 1), 1)
+                  .c_str());
 }
 
 // A reward model scores a micro-batch at a time, its head one number a row.
 TEST_P(RolloutLedger, CountsAModelThatScores) {
   own_device();
   const Rollout& r = GetParam();
-  if (r.type == DType::bf16 && !kernels::multiplies_bf16(at::kCPU)) GTEST_SKIP() << "here products of bf16 go through fp32 copies, which a GPU's do not";
+  if (r.type == DType::bf16 && !kernels::multiplies_bf16(at::kCPU))
+    GTEST_SKIP() << "here products of bf16 go through fp32 copies, which a GPU's do not";
   const auto spec = model::describe(generating(r).shape, model::HeadKind::score);
   expect_planned(planned_for_scoring(r, spec), count_scoring(r, spec), "a model that scores");
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RolloutLedger,
-                         testing::Values(Rollout{128, 4, 4, 512, 1000, 64, 16, 96, 96, 512, DType::bf16}, Rollout{128, 8, 4, 704, 500, 64, 16, 192, 96, 512, DType::bf16, 1, 0, false, false},
-                                         Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16}, Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16, 0.9},
-                                         Rollout{128, 8, 4, 512, 1000, 48, 16, 96, 96, 480, DType::f32}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RolloutLedger,
+    testing::Values(Rollout{128, 4, 4, 512, 1000, 64, 16, 96, 96, 512, DType::bf16},
+                    Rollout{128, 8, 4, 704, 500, 64, 16, 192, 96, 512, DType::bf16, 1, 0, false,
+                            false},
+                    Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16},
+                    Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16, 0.9},
+                    Rollout{128, 8, 4, 512, 1000, 48, 16, 96, 96, 480, DType::f32}));
 
 }  // namespace
 }  // namespace trireme::test

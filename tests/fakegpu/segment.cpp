@@ -23,9 +23,14 @@ struct Segment::Shared {
 };
 
 Segment::Segment(std::string name, int rank, int size, const std::atomic<bool>& given_up)
-    : name_(std::move(name)), rank_(rank), size_(size), given_up_(given_up), bytes_(alignof(Mailbox) + static_cast<size_t>(size) * sizeof(Mailbox)) {
+    : name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      given_up_(given_up),
+      bytes_(alignof(Mailbox) + static_cast<size_t>(size) * sizeof(Mailbox)) {
   const int file = shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0) throw std::runtime_error("no shared memory for the made-up NCCL");
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0)
+    throw std::runtime_error("no shared memory for the made-up NCCL");
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (memory == MAP_FAILED) throw std::runtime_error("no shared memory for the made-up NCCL");
@@ -63,7 +68,8 @@ bool Segment::meet() {
   return met;
 }
 
-Segment::Outcome Segment::show(const Call& call, const void* data, size_t bytes, const std::function<void(int rank, const std::byte* shown)>& see) {
+Segment::Outcome Segment::show(const Call& call, const void* data, size_t bytes,
+                               const std::function<void(int rank, const std::byte* shown)>& see) {
   Mailbox& mine = mailbox(rank_);
   for (int rank = 0; rank < size_; ++rank) {  // what the mailbox has was seen by all
     if (!wait_until([&] { return mailbox(rank).seen >= shown_; })) return Outcome::given_up;

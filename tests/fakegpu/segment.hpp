@@ -1,4 +1,5 @@
-// How the ranks of a made-up NCCL communicator meet: one mailbox each in a piece of shared memory, one collective after the other.
+// How the ranks of a made-up NCCL communicator meet: one mailbox each in a piece of shared memory,
+// one collective after the other.
 #pragma once
 
 #include <atomic>
@@ -19,15 +20,18 @@ struct Call {
 class Segment {
  public:
   static constexpr size_t mailbox_bytes = size_t{64} << 10;
-  // Any of the ranks makes it, the others join. Waits end without success when `given_up` becomes true.
+  // Any of the ranks makes it, the others join. Waits end without success when `given_up` becomes
+  // true.
   Segment(std::string name, int rank, int size, const std::atomic<bool>& given_up);
   Segment(const Segment&) = delete;
   ~Segment();
 
   bool meet();  // all ranks are here; false: given up
   enum class Outcome : uint8_t { done, given_up, mismatch };
-  // Shows `bytes` (a mailbox at most) to all, and sees what each shows, in order of ranks. Collective.
-  Outcome show(const Call& call, const void* data, size_t bytes, const std::function<void(int rank, const std::byte* shown)>& see);
+  // Shows `bytes` (a mailbox at most) to all, and sees what each shows, in order of ranks.
+  // Collective.
+  Outcome show(const Call& call, const void* data, size_t bytes,
+               const std::function<void(int rank, const std::byte* shown)>& see);
   Call call_of(int rank) const;
   bool wait_until(const std::function<bool()>& done) const;  // false: given up
 

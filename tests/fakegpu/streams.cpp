@@ -19,7 +19,8 @@ cudaStream_t real(cudaStream_t stream) { return stream == nullptr ? legacy_strea
 bool is_left_out(Edge::Call call) {
   Machine& m = machine();
   const int index = m.calls[{call, m.during}]++;
-  if (!m.edge || m.edge->call != call || m.edge->during != m.during || m.edge->index != index) return false;
+  if (!m.edge || m.edge->call != call || m.edge->during != m.during || m.edge->index != index)
+    return false;
   ++m.left_out;
   return true;
 }
@@ -36,17 +37,21 @@ void merge(Clock& into, const Clock& other) {
   for (size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-uint64_t at(const Clock& clock, size_t timeline) { return timeline < clock.size() ? clock[timeline] : 0; }
+uint64_t at(const Clock& clock, size_t timeline) {
+  return timeline < clock.size() ? clock[timeline] : 0;
+}
 
-void Order::add(size_t timeline, const Clock& clock, const std::string& what, const std::vector<Range>& ranges) {
+void Order::add(size_t timeline, const Clock& clock, const std::string& what,
+                const std::vector<Range>& ranges) {
   for (const Range& range : ranges) {
     const auto* begin = static_cast<const std::byte*>(range.data);
     for (const Use& use : uses_) {
       const auto* other = static_cast<const std::byte*>(use.range.data);
       const bool meet = begin < other + use.range.bytes && other < begin + range.bytes;
-      if (!meet || !(range.written || use.range.written) || use.count <= at(clock, use.timeline)) continue;
-      findings_.push_back(what + (range.written ? " writes" : " reads") + " what " + use.what + (use.range.written ? " writes" : " reads") +
-                          ", in no order");
+      if (!meet || !(range.written || use.range.written) || use.count <= at(clock, use.timeline))
+        continue;
+      findings_.push_back(what + (range.written ? " writes" : " reads") + " what " + use.what +
+                          (use.range.written ? " writes" : " reads") + ", in no order");
     }
   }
   for (const Range& range : ranges) uses_.push_back({timeline, at(clock, timeline), what, range});
@@ -72,10 +77,12 @@ Machine& machine() {
 
 void dawdle(std::minstd_rand& random, int longest_us) {
   if (longest_us <= 0) return;
-  std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int>(0, longest_us)(random)));
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(std::uniform_int_distribution<int>(0, longest_us)(random)));
 }
 
-void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges, std::function<void()> body) {
+void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges,
+             std::function<void()> body) {
   Machine& m = machine();
   stream = real(stream);
   const std::lock_guard lock(m.mutex);
@@ -112,7 +119,10 @@ void drain_all() {
 
 void settle() {
   std::unique_lock lock(machine().mutex);
-  machine().changed.wait(lock, [] { return std::ranges::all_of(machine().streams, [](const auto* stream) { return stream->queue.empty(); }); });
+  machine().changed.wait(lock, [] {
+    return std::ranges::all_of(machine().streams,
+                               [](const auto* stream) { return stream->queue.empty(); });
+  });
 }
 
 cudaError_t launch(cudaStream_t stream, std::vector<Range> ranges, std::function<void()> body) {
@@ -127,7 +137,8 @@ void set_delays(const Delays& delays) {
   drain_all();
   const std::lock_guard lock(machine().mutex);
   machine().delays = delays;
-  for (const cudaStream_t stream : machine().streams) stream->random.seed(delays.seed + static_cast<unsigned>(stream->timeline));
+  for (const cudaStream_t stream : machine().streams)
+    stream->random.seed(delays.seed + static_cast<unsigned>(stream->timeline));
 }
 
 During::During(const char* what) {
@@ -201,7 +212,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int) {
-  if (flags != cudaStreamNonBlocking) return fail(cudaErrorNotSupported);  // nothing here waits for the legacy default stream by itself
+  if (flags != cudaStreamNonBlocking)
+    return fail(
+        cudaErrorNotSupported);  // nothing here waits for the legacy default stream by itself
   *stream = new CUstream_st(false);
   return cudaSuccess;
 }
@@ -250,7 +263,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// Of an event that takes the time: nothing is ordered by it, and it is no call that can be left out.
+// Of an event that takes the time: nothing is ordered by it, and it is no call that can be left
+// out.
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int) {
   const std::lock_guard lock(machine().mutex);
   push(real(stream), [state = event->state, count = ++event->state->recorded] {
@@ -272,7 +286,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEve
     if (event->state->recorded == 0) return fail(cudaErrorInvalidResourceHandle);
     if (event->state->reached < event->state->recorded) return fail(cudaErrorNotReady);
   }
-  *milliseconds = std::chrono::duration<float, std::milli>(last->state->when - first->state->when).count();
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(last->state->when - first->state->when).count();
   return cudaSuccess;
 }
 

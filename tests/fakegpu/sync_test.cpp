@@ -1,4 +1,5 @@
-// Weight syncs whose tensors lie on a device: rows go between buckets and the device by its copy engines.
+// Weight syncs whose tensors lie on a device: rows go between buckets and the device by its copy
+// engines.
 #include "support/sync_cases.hpp"
 
 #include "fakegpu/device_lane.hpp"
@@ -16,16 +17,22 @@ class DeviceTensors final : public Tensors {
   }
   uint16_t* allocate(size_t elements) override {
     void* memory = nullptr;
-    if (cudaMalloc(&memory, std::max<size_t>(1, elements) * sizeof(uint16_t)) != cudaSuccess) throw std::bad_alloc();
+    if (cudaMalloc(&memory, std::max<size_t>(1, elements) * sizeof(uint16_t)) != cudaSuccess)
+      throw std::bad_alloc();
     return memory_.emplace_back(static_cast<uint16_t*>(memory));
   }
-  void write(uint16_t* to, const uint16_t* from, size_t elements) override { copy(to, from, elements); }
-  void read(uint16_t* to, const uint16_t* from, size_t elements) override { copy(to, from, elements); }
+  void write(uint16_t* to, const uint16_t* from, size_t elements) override {
+    copy(to, from, elements);
+  }
+  void read(uint16_t* to, const uint16_t* from, size_t elements) override {
+    copy(to, from, elements);
+  }
 
  private:
   static void copy(uint16_t* to, const uint16_t* from, size_t elements) {
     const auto bytes = static_cast<int64_t>(elements * sizeof(uint16_t));
-    comm::start_copy({reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), 1, bytes, bytes, bytes});
+    comm::start_copy({reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), 1,
+                      bytes, bytes, bytes});
     comm::finish_copies();
   }
   std::vector<uint16_t*> memory_;
@@ -36,7 +43,9 @@ Home device() {
   options.device = true;
   return {"device", options, 16384, [] {
             test::own_device();
-            fakegpu::set_delays({.seed = static_cast<unsigned>(1 + test::world().rank()), .legacy_us = 5, .others_us = 5});  // thousands of buckets
+            fakegpu::set_delays({.seed = static_cast<unsigned>(1 + test::world().rank()),
+                                 .legacy_us = 5,
+                                 .others_us = 5});  // thousands of buckets
             return std::make_unique<DeviceTensors>();
           }};
 }

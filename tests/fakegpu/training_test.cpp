@@ -1,5 +1,6 @@
-// Training by the paths of a GPU, on the made-up one: the exchange by NCCL, the optimizer's pass by the kernel for devices and by LibTorch's
-// operators, state on the host beside it, hybrid sharding; against the same steps on the host.
+// Training by the paths of a GPU, on the made-up one: the exchange by NCCL, the optimizer's pass by
+// the kernel for devices and by LibTorch's operators, state on the host beside it, hybrid sharding;
+// against the same steps on the host.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -53,9 +54,11 @@ zero::AdamWOptions adam(const Way& way) {
 // Two groups, sharded inside, where there are enough ranks; else one.
 struct Groups {
   explicit Groups(bool hybrid) {
-    const int rank = world().rank(), group = hybrid && world().size() > 1 ? world().size() / 2 : world().size();
+    const int rank = world().rank(),
+              group = hybrid && world().size() > 1 ? world().size() / 2 : world().size();
     shard = comm::Comm::split(world(), rank / group, rank, "shard");
-    if (group < world().size()) replicas = comm::Comm::split(world(), rank % group, rank, "replicas");
+    if (group < world().size())
+      replicas = comm::Comm::split(world(), rank % group, rank, "replicas");
   }
   comm::Comm shard;
   std::optional<comm::Comm> replicas;
@@ -109,7 +112,8 @@ Trained on_host(config::DType type, const Way& way) {
 
 Trained on_device(config::DType type, const Way& way) {
   own_device();
-  fakegpu::set_delays({.seed = static_cast<unsigned>(3 + world().rank()), .legacy_us = 20, .others_us = 20});
+  fakegpu::set_delays(
+      {.seed = static_cast<unsigned>(3 + world().rank()), .legacy_us = 20, .others_us = 20});
   const Groups groups(way.hybrid);
   const HostAsDevice device;
   if (!way.own_kernels) kernels::set_device_kernels(nullptr);
@@ -120,44 +124,59 @@ Trained on_device(config::DType type, const Way& way) {
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  for (size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   return most;
 }
 
 class DeviceTraining : public testing::TestWithParam<config::DType> {};
 
-// Without clipping, whose norm is added up in another order, the kernel for devices gives the host's bits.
+// Without clipping, whose norm is added up in another order, the kernel for devices gives the
+// host's bits.
 TEST_P(DeviceTraining, TheKernelForDevicesGivesTheHostsBits) {
   const Way way{.max_norm = 1e6};
   const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
   EXPECT_EQ(got.exchange, "NCCL ring");
   EXPECT_EQ(largest_difference(want.state, got.state), 0);
   EXPECT_EQ(got.changed, want.changed);
-  for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], 1e-9 * want.norms[i]);
+  for (size_t i = 0; i < want.norms.size(); ++i)
+    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-9 * want.norms[i]);
 }
 
 TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
-  const double tolerance = GetParam() == config::DType::f32 ? 2e-6 : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
-  for (const Way& way : {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true}, Way{.offload = true}, Way{.once = true}}) {
+  const double tolerance = GetParam() == config::DType::f32
+                               ? 2e-6
+                               : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
+  for (const Way& way :
+       {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true},
+        Way{.offload = true}, Way{.once = true}}) {
     const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
-    EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload << ", reduced once " << way.once;
-    for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]);
+    EXPECT_LE(largest_difference(want.state, got.state), tolerance)
+        << "own kernels " << way.own_kernels << ", offload " << way.offload << ", reduced once "
+        << way.once;
+    for (size_t i = 0; i < want.norms.size(); ++i)
+      EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]);
   }
 }
 
-// train.exact_products: gradients of bf16 weights are added to their slots by the product, nearer to those of fp32 than rounded ones, and all of them are.
+// train.exact_products: gradients of bf16 weights are added to their slots by the product, nearer
+// to those of fp32 than rounded ones, and all of them are.
 TEST_P(DeviceTraining, ProductsAddToGradientsByThemselves) {
   const bool bf16 = GetParam() == config::DType::bf16;
   const Trained rounded = on_device(GetParam(), Way{});
   EXPECT_EQ(HostAsDevice::products_added(), 0);
-  const Trained exact = on_device(GetParam(), Way{.exact = true}), again = on_device(GetParam(), Way{.exact = true});
+  const Trained exact = on_device(GetParam(), Way{.exact = true}),
+                again = on_device(GetParam(), Way{.exact = true});
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
-  // In each step but that in which this rank has nothing to learn from: seven products a block; the head's weight and hidden states, a piece of the vocabulary each.
+  // In each step but that in which this rank has nothing to learn from: seven products a block; the
+  // head's weight and hidden states, a piece of the vocabulary each.
   EXPECT_EQ(HostAsDevice::products_added(), bf16 ? 2 * (7 * spec.shape.layers + 2) : 0);
   EXPECT_EQ(exact.state, again.state);
   EXPECT_EQ(exact.state == rounded.state, !bf16);
-  EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 5e-3 : 0) << "three steps of 1e-2";
-  for (size_t i = 0; i < exact.norms.size(); ++i) EXPECT_NEAR(exact.norms[i], rounded.norms[i], 1e-2 * rounded.norms[i]);
+  EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 5e-3 : 0)
+      << "three steps of 1e-2";
+  for (size_t i = 0; i < exact.norms.size(); ++i)
+    EXPECT_NEAR(exact.norms[i], rounded.norms[i], 1e-2 * rounded.norms[i]);
 }
 
 // Gradients of replicas are added where they lie.
@@ -171,25 +190,31 @@ TEST_P(DeviceTraining, NoGradientOfAReplicaGoesThroughTheHost) {
   EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
 }
 
-// train.reduce_dtype = "bf16": half the bytes by NCCL, in a shard group and across groups; norms and state within the rounding of gradients, the same bits again.
+// train.reduce_dtype = "bf16": half the bytes by NCCL, in a shard group and across groups; norms
+// and state within the rounding of gradients, the same bits again.
 TEST_P(DeviceTraining, GradientsGoBetweenDevicesInHalfPrecision) {
   for (const bool hybrid : {false, true}) {
     const Way fp32{.hybrid = hybrid}, bf16{.hybrid = hybrid, .reduce = config::DType::bf16};
     const int64_t before = counted("replica_gradient_host_bytes");
-    const Trained whole = on_device(GetParam(), fp32), half = on_device(GetParam(), bf16), again = on_device(GetParam(), bf16);
+    const Trained whole = on_device(GetParam(), fp32), half = on_device(GetParam(), bf16),
+                  again = on_device(GetParam(), bf16);
     EXPECT_EQ(2 * half.reduced_bytes, whole.reduced_bytes);
     EXPECT_EQ(2 * half.replica_bytes, whole.replica_bytes);
     EXPECT_EQ(half.reduced_bytes + half.replica_bytes > 0, world().size() > 1);
     EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
-    EXPECT_NEAR(half.norms[0], whole.norms[0], whole.norms[0] / 128) << "a gradient is rounded on its rank and in the sum, in a group and across groups";
+    EXPECT_NEAR(half.norms[0], whole.norms[0], whole.norms[0] / 128)
+        << "a gradient is rounded on its rank and in the sum, in a group and across groups";
     EXPECT_EQ(half.state == whole.state, world().size() == 1);
     EXPECT_EQ(half.state, again.state);
     EXPECT_LE(largest_difference(whole.state, half.state), 5e-3) << "three steps of 1e-2";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining, testing::Values(config::DType::f32, config::DType::bf16),
-                         [](const auto& tested) { return tested.param == config::DType::f32 ? "fp32" : "bf16"; });
+INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining,
+                         testing::Values(config::DType::f32, config::DType::bf16),
+                         [](const auto& tested) {
+                           return tested.param == config::DType::f32 ? "fp32" : "bf16";
+                         });
 
 }  // namespace
 }  // namespace trireme::test

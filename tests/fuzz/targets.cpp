@@ -1,5 +1,6 @@
-// libFuzzer targets for everything that reads text or bytes of others. One program: TRIREME_FUZZ names the target. A refusal (UserError) is a good
-// end; another exception, a report of ASan or UBSan, a time-out or too much memory is a finding.
+// libFuzzer targets for everything that reads text or bytes of others. One program: TRIREME_FUZZ
+// names the target. A refusal (UserError) is a good end; another exception, a report of ASan or
+// UBSan, a time-out or too much memory is a finding.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -37,7 +38,12 @@
 #include "weightsync/delta_stream.hpp"
 
 // All that the index needs of comm, which would bring MPI with it.
-size_t trireme::comm::size_of(DType type) { return type == DType::u8 ? 1 : type == DType::bf16 ? 2 : type == DType::i32 || type == DType::f32 ? 4 : 8; }
+size_t trireme::comm::size_of(DType type) {
+  return type == DType::u8                          ? 1
+         : type == DType::bf16                      ? 2
+         : type == DType::i32 || type == DType::f32 ? 4
+                                                    : 8;
+}
 
 namespace {
 
@@ -52,8 +58,7 @@ template <class Read>
 void read_or_refuse(const Read& read) {
   try {
     read();
-  } catch (const UserError&) {
-  }
+  } catch (const UserError&) {}
 }
 
 void safetensors_header(std::string_view bytes) {
@@ -87,28 +92,35 @@ void deck(std::string_view bytes) {
   config::dump_deck(config::parse_deck(bytes));
 }
 void chat_template(std::string_view bytes) {
-  const text::Message turns[] = {{"system", "be brief", ""},
-                                 {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"},
-                                 {"assistant", "hi", ""}};
+  const text::Message turns[] = {
+      {"system", "be brief", ""},
+      {"user", "hello <x>",
+       R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"},
+      {"assistant", "hi", ""}};
   const text::ChatTemplate made(std::string(bytes), "fuzz");
   made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
 }
-void tokenizer(std::string_view bytes) { text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz"); }
+void tokenizer(std::string_view bytes) {
+  text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz");
+}
 
-// Bytes as their own tokens, one that ends answers, and a chat template that renders earlier turns anew when a later one says "unlike" and refuses
-// those that end with "no".
+// Bytes as their own tokens, one that ends answers, and a chat template that renders earlier turns
+// anew when a later one says "unlike" and refuses those that end with "no".
 text::Tokenizer bytes_as_tokens() {
   text::TokenizerParts parts;
   parts.source = "fuzz";
   parts.pre_tokenizer = "gpt-2";
-  for (int byte = 0; byte < 256; ++byte) text::append_utf8(parts.tokens.emplace_back(), text::byte_to_char(static_cast<uint8_t>(byte)));
+  for (int byte = 0; byte < 256; ++byte)
+    text::append_utf8(parts.tokens.emplace_back(), text::byte_to_char(static_cast<uint8_t>(byte)));
   parts.tokens.emplace_back("<s>");
   parts.types.assign(256, 1);
   parts.types.push_back(3);
   parts.eos = 256;
   parts.chat_template =
-      "{% if 'unlike' in messages[-1]['content'] %}?{% endif %}{% if messages[-1]['content'] == 'no' %}{{ raise_exception('no') }}{% endif %}"
-      "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+      "{% if 'unlike' in messages[-1]['content'] %}?{% endif %}{% if messages[-1]['content'] == "
+      "'no' %}{{ raise_exception('no') }}{% endif %}"
+      "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}{% if m['role'] == 'assistant' "
+      "%}{{ eos_token }}{% endif %}\n{% endfor %}"
       "{% if add_generation_prompt %}assistant:{% endif %}";
   return text::Tokenizer::from_parts(parts);
 }
@@ -116,7 +128,8 @@ text::Tokenizer bytes_as_tokens() {
 // A regular file with these bytes, until the next one is made.
 std::string file_of(std::string_view bytes) {
   static const int file = memfd_create("fuzz", 0);
-  require(ftruncate(file, 0) == 0 && pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  require(ftruncate(file, 0) == 0 &&
+          pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   return "/proc/self/fd/" + std::to_string(file);
 }
 
@@ -140,21 +153,25 @@ void data_sets(std::string_view bytes) {
     });
     read_or_refuse([&] {
       const auto set = data::SftSet::load(options, tokenizer);
-      for (int64_t row = 0; row < set.size(); ++row) require(set[row].ids.size() == set[row].loss_mask.size());
+      for (int64_t row = 0; row < set.size(); ++row)
+        require(set[row].ids.size() == set[row].loss_mask.size());
     });
     read_or_refuse([&] {
       const auto set = data::PreferenceSet::load(options, tokenizer);
       for (int64_t row = 0; row < set.size(); ++row) {
-        require(static_cast<size_t>(set[row].prompt_length) <= std::min(set[row].chosen.size(), set[row].rejected.size()));
+        require(static_cast<size_t>(set[row].prompt_length) <=
+                std::min(set[row].chosen.size(), set[row].rejected.size()));
       }
     });
   }
-  for (const data::InputRecord& input : data::read_inputs(lenient.files[0])) read_or_refuse([&] { input.encode(tokenizer); });
+  for (const data::InputRecord& input : data::read_inputs(lenient.files[0]))
+    read_or_refuse([&] { input.encode(tokenizer); });
 }
 // In pieces of as many bytes as the first one says.
 void plugin_answers(std::string_view bytes) {
   std::vector<reward::Request> requests(4);
-  for (size_t i = 0; i < requests.size(); ++i) requests[i].id = i == 0 ? std::numeric_limits<uint64_t>::max() : i;
+  for (size_t i = 0; i < requests.size(); ++i)
+    requests[i].id = i == 0 ? std::numeric_limits<uint64_t>::max() : i;
   reward::Asked asked("fuzz");
   for (const auto& request : requests) asked.add(request);
   reward::Lines lines;
@@ -192,19 +209,24 @@ void samples(std::string_view bytes) {
   read.unscored().sorted();
 }
 void delta(std::string_view bytes) {
-  weightsync::for_each_changed(std::as_bytes(std::span(bytes)), 2, 100000, [](int64_t, const std::byte* value) {
-    volatile char last = static_cast<char>(value[1]);
-    (void)last;
-  });
+  weightsync::for_each_changed(std::as_bytes(std::span(bytes)), 2, 100000,
+                               [](int64_t, const std::byte* value) {
+                                 volatile char last = static_cast<char>(value[1]);
+                                 (void)last;
+                               });
 }
 void scheduler(std::string_view bytes) {
   for (const char* id : {"SLURM_JOB_ID", "PBS_JOBID"}) {
-    for (const int exit_code : {0, 1, 127}) {  // and after an error what the environment says is foreign too
+    for (const int exit_code :
+         {0, 1, 127}) {  // and after an error what the environment says is foreign too
       const auto environment = [&](const char* name) -> std::optional<std::string> {
         if (std::strcmp(name, id) == 0) return "7.host";
-        const bool of_batch_system = std::strncmp(name, id, 3) == 0 && std::strcmp(name, "PBS_NODEFILE") != 0;
+        const bool of_batch_system =
+            std::strncmp(name, id, 3) == 0 && std::strcmp(name, "PBS_NODEFILE") != 0;
         const bool end = std::strstr(name, "END_TIME") != nullptr;  // with it nobody is asked
-        return of_batch_system && exit_code != 0 && (!end || exit_code == 127) ? std::optional(std::string(bytes)) : std::nullopt;
+        return of_batch_system && exit_code != 0 && (!end || exit_code == 127)
+                   ? std::optional(std::string(bytes))
+                   : std::nullopt;
       };
       const auto ask = [&](const std::vector<std::string>&) {
         base::CommandResult result;
@@ -257,7 +279,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Target target = chosen();
   try {
     target(std::string_view(reinterpret_cast<const char*>(data), size));
-  } catch (const UserError&) {
-  }
+  } catch (const UserError&) {}
   return 0;
 }

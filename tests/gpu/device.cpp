@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "trireme/machine/device.hpp"
 #include "support/world.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/driver/gpu.hpp"
+#include "trireme/machine/device.hpp"
 
 namespace trireme::test {
 namespace {
@@ -45,7 +45,8 @@ model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device)
   model::PackedBatch out = batch;
   out.ids = batch.ids.to(device);
   out.positions = batch.positions.to(device);
-  if (!device.is_cpu()) out.cu_seqlens_device = at::tensor(batch.cu_seqlens, at::kLong).to(device, at::kInt);
+  if (!device.is_cpu())
+    out.cu_seqlens_device = at::tensor(batch.cu_seqlens, at::kLong).to(device, at::kInt);
   return out;
 }
 

@@ -1,4 +1,5 @@
-// The GPU of a test rank. A program with these tests leaves with 125 (skipped) and a reason where no GPU is visible.
+// The GPU of a test rank. A program with these tests leaves with 125 (skipped) and a reason where
+// no GPU is visible.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +8,8 @@
 
 namespace trireme::test {
 
-// Ranks take the GPUs of the machine in turn; with fewer GPUs than ranks they share, and the exchange goes through the host.
+// Ranks take the GPUs of the machine in turn; with fewer GPUs than ranks they share, and the
+// exchange goes through the host.
 at::Device gpu();
 bool ranks_share_a_gpu();
 

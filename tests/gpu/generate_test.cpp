@@ -49,8 +49,10 @@ Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, Paths
   generate::Engine engine(spec, weights, options);
   Results results = run_all(engine, greedy_requests());
   const bool on_device = weights.place() == generate::Place::device;
-  EXPECT_EQ(engine.counters().paged_attention_calls > 0, paths.paged_attention && on_device) << "put aside at the start";
-  EXPECT_EQ(engine.counters().graph_steps > 0, paths.paged_attention && paths.graphs && on_device) << "put aside, or not recorded";
+  EXPECT_EQ(engine.counters().paged_attention_calls > 0, paths.paged_attention && on_device)
+      << "put aside at the start";
+  EXPECT_EQ(engine.counters().graph_steps > 0, paths.paged_attention && paths.graphs && on_device)
+      << "put aside, or not recorded";
   return results;
 }
 
@@ -64,7 +66,8 @@ TEST(GpuGeneration, GreedyFp32TextsEqualThoseOfTheCpu) {
     const auto& result = got.at(id);
     EXPECT_EQ(result.output_ids, expected.output_ids) << "request " << id;
     ASSERT_EQ(result.log_probs.size(), expected.log_probs.size());
-    for (size_t t = 0; t < expected.log_probs.size(); ++t) EXPECT_NEAR(result.log_probs[t], expected.log_probs[t], 1e-3);
+    for (size_t t = 0; t < expected.log_probs.size(); ++t)
+      EXPECT_NEAR(result.log_probs[t], expected.log_probs[t], 1e-3);
   }
 }
 

@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "driver/checkpointing.hpp"
-#include "trireme/machine/host_mirror.hpp"
 #include "driver/weight_bridge.hpp"
 #include "gpu/device.hpp"
 #include "support/world.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "unit/zero/tiny_model.hpp"
 
 namespace trireme::test {
@@ -62,7 +62,9 @@ zero::ShardedModel make_model(const model::ModelSpec& spec) {
   zero::ShardedModelOptions options;
   options.compute = config::DType::f32;
   zero::ShardedModel model(spec, world(), std::nullopt, gpu(), options);
-  model.load([&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); });
+  model.load([&spec](size_t p, const base::Block& block, float* out) {
+    initial_rows(spec, p, block, out);
+  });
   model.enable_average(0.9);
   return model;
 }
@@ -70,7 +72,8 @@ zero::ShardedModel make_model(const model::ModelSpec& spec) {
 // A step with gradients of one everywhere.
 void step(zero::ShardedModel& model) {
   for (size_t p = 0; p < model.spec().parameters.size(); ++p) {
-    if (!model.own(p).empty()) at::from_blob(model.gradient(p), {model.own(p).elements()}, floats_on_gpu()).fill_(1);
+    if (!model.own(p).empty())
+      at::from_blob(model.gradient(p), {model.own(p).elements()}, floats_on_gpu()).fill_(1);
   }
   zero::AdamWOptions options;
   options.lr = 0.01;
@@ -82,9 +85,13 @@ std::vector<at::Tensor> state_of(zero::ShardedModel& model) {
   std::vector<at::Tensor> out;
   for (size_t p = 0; p < model.spec().parameters.size(); ++p) {
     if (model.own(p).empty()) continue;
-    const void* const arrays[] = {model.master(p), model.moment1(p), model.moment2(p), model.average(p), model.compute_slice(p)};
+    const void* const arrays[] = {model.master(p), model.moment1(p), model.moment2(p),
+                                  model.average(p), model.compute_slice(p)};
     for (const void* array : arrays) {
-      out.push_back(at::from_blob(const_cast<void*>(array), {model.own(p).elements()}, floats_on_gpu()).cpu().clone());
+      out.push_back(
+          at::from_blob(const_cast<void*>(array), {model.own(p).elements()}, floats_on_gpu())
+              .cpu()
+              .clone());
     }
   }
   return out;
@@ -132,10 +139,12 @@ TEST(GpuWeightSync, TheGeneratorGetsTheActorsWeights) {
   bridge.run(1, &actor, &weights);
   EXPECT_EQ(weights.version(), 1);
   const auto whole = whole_parameters(spec);
-  for (size_t p = 0; p < whole.size(); ++p) EXPECT_TRUE(at::equal(weights.tensor(p).cpu(), whole[p])) << spec.parameters[p].spec.name;
+  for (size_t p = 0; p < whole.size(); ++p)
+    EXPECT_TRUE(at::equal(weights.tensor(p).cpu(), whole[p])) << spec.parameters[p].spec.name;
   step(actor);
   bridge.run(2, &actor, &weights);
-  for (size_t p = 0; p < whole.size(); ++p) EXPECT_FALSE(at::equal(weights.tensor(p).cpu(), whole[p])) << spec.parameters[p].spec.name;
+  for (size_t p = 0; p < whole.size(); ++p)
+    EXPECT_FALSE(at::equal(weights.tensor(p).cpu(), whole[p])) << spec.parameters[p].spec.name;
 }
 
 }  // namespace

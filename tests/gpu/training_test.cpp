@@ -33,7 +33,8 @@ zero::Loss language_loss(const model::PackedBatch& batch) {
   const at::Tensor index = at::tensor(rows, at::kLong).to(batch.ids.device());
   const at::Tensor targets = batch.ids.index_select(0, index.add(1));
   return [index, targets](const at::Tensor& hidden, const at::Tensor& head_weight) {
-    const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets, 1.0, kernels::Entropy::skip);
+    const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets,
+                                              1.0, kernels::Entropy::skip);
     return out.log_probs.sum().div(-100);
   };
 }
@@ -47,12 +48,15 @@ zero::AdamWOptions adam() {
   return options;
 }
 
-Trained train(const model::ModelSpec& spec, at::Device device, config::DType compute, int64_t recompute) {
+Trained train(const model::ModelSpec& spec, at::Device device, config::DType compute,
+              int64_t recompute) {
   zero::ShardedModelOptions options;
   options.compute = compute;
   options.recompute = recompute;
   zero::ShardedModel model(spec, world(), std::nullopt, device, options);
-  model.load([&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); });
+  model.load([&spec](size_t p, const base::Block& block, float* out) {
+    initial_rows(spec, p, block, out);
+  });
   Trained out;
   out.kind = model.exchange_kind();
   for (int step = 0; step < 3; ++step) {
@@ -66,8 +70,10 @@ Trained train(const model::ModelSpec& spec, at::Device device, config::DType com
   }
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     const auto values = at::TensorOptions().dtype(at::kFloat).device(device);
-    out.masters.push_back(model.own(p).empty() ? at::Tensor()
-                                               : at::from_blob(model.master(p), {model.own(p).elements()}, values).cpu().clone());
+    out.masters.push_back(
+        model.own(p).empty()
+            ? at::Tensor()
+            : at::from_blob(model.master(p), {model.own(p).elements()}, values).cpu().clone());
   }
   return out;
 }
@@ -78,14 +84,18 @@ model::ModelSpec small_spec(Tied tied) {
   return model::describe(shape, model::HeadKind::language);
 }
 
-void expect_close(const Trained& got, const Trained& want, double norm_tolerance, double weight_tolerance) {
+void expect_close(const Trained& got, const Trained& want, double norm_tolerance,
+                  double weight_tolerance) {
   for (size_t step = 0; step < want.norms.size(); ++step) {
-    EXPECT_NEAR(got.norms[step], want.norms[step], norm_tolerance * want.norms[step]) << "step " << step;
+    EXPECT_NEAR(got.norms[step], want.norms[step], norm_tolerance * want.norms[step])
+        << "step " << step;
   }
   for (size_t p = 0; p < want.masters.size(); ++p) {
     if (!want.masters[p].defined()) continue;
     const double scale = std::max(want.masters[p].abs().max().item<double>(), 1e-12);
-    EXPECT_LE(got.masters[p].sub(want.masters[p]).abs().max().item<double>() / scale, weight_tolerance) << "parameter " << p;
+    EXPECT_LE(got.masters[p].sub(want.masters[p]).abs().max().item<double>() / scale,
+              weight_tolerance)
+        << "parameter " << p;
   }
 }
 
@@ -94,7 +104,8 @@ TEST(GpuTraining, Fp32StepsEqualThoseOfTheCpu) {
     for (const int64_t recompute : {-1, 1}) {
       const auto spec = small_spec(tied);
       const auto got = train(spec, gpu(), config::DType::f32, recompute);
-      EXPECT_EQ(got.kind, ranks_share_a_gpu() ? "MPI ring staged through host memory" : "NCCL ring");
+      EXPECT_EQ(got.kind,
+                ranks_share_a_gpu() ? "MPI ring staged through host memory" : "NCCL ring");
       expect_close(got, train(spec, at::kCPU, config::DType::f32, recompute), 1e-4, 2e-4);
     }
   }
@@ -103,19 +114,28 @@ TEST(GpuTraining, Fp32StepsEqualThoseOfTheCpu) {
 TEST(GpuTraining, Bf16StepsStayNearThoseOfTheCpu) {
   const auto spec = small_spec(Tied::yes);
   const auto got = train(spec, gpu(), config::DType::bf16, -1);
-  // A step moves a weight by at most lr: three steps in the other direction would be an error of 6e-2.
+  // A step moves a weight by at most lr: three steps in the other direction would be an error of
+  // 6e-2.
   expect_close(got, train(spec, at::kCPU, config::DType::bf16, -1), 5e-2, 3e-2);
 }
 
 TEST(GpuTraining, ProductsAddToFloatMatricesUnrounded) {
   ASSERT_NE(kernels::device_product(), nullptr) << "put aside at the start";
   EXPECT_EQ(kernels::exact_product_problem(gpu()), "");
-  const auto values = [](at::IntArrayRef shape) { return at::randn(shape, at::TensorOptions().dtype(at::kFloat).device(gpu())).to(at::kBFloat16); };
-  for (const auto& [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {3, 70, 5}, {576, 2000, 192}, {4096, 512, 1024}}) {
-    const at::Tensor a = values({k, m}).t(), b = values({k, n}), sum = at::ones({m, n}, a.options().dtype(at::kFloat));
+  const auto values = [](at::IntArrayRef shape) {
+    return at::randn(shape, at::TensorOptions().dtype(at::kFloat).device(gpu())).to(at::kBFloat16);
+  };
+  for (const auto& [m, k, n] :
+       {std::array<int64_t, 3>{1, 1, 1}, {3, 70, 5}, {576, 2000, 192}, {4096, 512, 1024}}) {
+    const at::Tensor a = values({k, m}).t(), b = values({k, n}),
+                     sum = at::ones({m, n}, a.options().dtype(at::kFloat));
     kernels::multiply(sum, a, b, kernels::Sum::add);
-    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble)), magnitude = at::mm(a.to(at::kDouble).abs(), b.to(at::kDouble).abs());
-    EXPECT_LT(sum.to(at::kDouble).sub(1).sub(exact).abs().div(magnitude.add(1)).max().item<double>(), 1e-5) << m << " x " << k << " x " << n;
+    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble)),
+                     magnitude = at::mm(a.to(at::kDouble).abs(), b.to(at::kDouble).abs());
+    EXPECT_LT(
+        sum.to(at::kDouble).sub(1).sub(exact).abs().div(magnitude.add(1)).max().item<double>(),
+        1e-5)
+        << m << " x " << k << " x " << n;
   }
 }
 

@@ -1,5 +1,5 @@
-// What is easily faked, told by counters: bytes read, sent, written and held, and tokens computed, by the driver's own
-// objects on a tiny model.
+// What is easily faked, told by counters: bytes read, sent, written and held, and tokens computed,
+// by the driver's own objects on a tiny model.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -12,10 +12,7 @@
 
 #include "checkpoint/index.hpp"
 #include "driver/checkpointing.hpp"
-#include "trireme/learn/datasets.hpp"
-#include "trireme/rollout/generator.hpp"
 #include "driver/models.hpp"
-#include "trireme/learn/model_start.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "mpi_meter.hpp"
@@ -23,13 +20,17 @@
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
-#include "trireme/tools/commands.hpp"
+#include "trireme/learn/datasets.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/rollout/generator.hpp"
+#include "trireme/tools/commands.hpp"
 
 namespace trireme::driver {
 namespace {
 
-constexpr const char* kShape = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",
+constexpr const char* kShape =
+    R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",
 "hidden_size":64,"head_dim":16,"intermediate_size":96,"num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":3,
 "vocab_size":272,"max_position_embeddings":256,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":true,
 "torch_dtype":"float32"})";
@@ -46,22 +47,25 @@ std::filesystem::path from_environment(const char* name) {
   return value ? value : ".";
 }
 
-// A folder for this rank count, with `model` and `prompts.jsonl`; made once by rank 0, removed at the end of the test program.
+// A folder for this rank count, with `model` and `prompts.jsonl`; made once by rank 0, removed at
+// the end of the test program.
 class Folder : public testing::Environment {
  public:
   void SetUp() override {
     const auto& world = test::world();
-    path() = from_environment("TRIREME_BINARY_DIR") / "integration" / base::text("counters-np", world.size());
+    path() = from_environment("TRIREME_BINARY_DIR") / "integration" /
+             base::text("counters-np", world.size());
     if (world.rank() == 0) {
       std::filesystem::remove_all(path());
       std::filesystem::create_directories(path());
       std::ofstream(path() / "config.json") << kShape;
       std::ofstream(path() / "prompts.jsonl") << kPrompts;
       tools::run_init({.shape = path() / "config.json",
-                .output = path() / "model",
-                .tokenizer = from_environment("TRIREME_SOURCE_DIR") / "inputs" / "tutorial" / "tokenizer",
-                .seed = 1,
-                .dtype = config::DType::f32});
+                       .output = path() / "model",
+                       .tokenizer = from_environment("TRIREME_SOURCE_DIR") / "inputs" / "tutorial" /
+                                    "tokenizer",
+                       .seed = 1,
+                       .dtype = config::DType::f32});
     }
     world.barrier();
   }
@@ -97,8 +101,11 @@ struct TinyRun {
         start(learn::actor_start(options)),
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, {}, 10) {}
 
-  std::unique_ptr<rollout::Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
-    auto made = std::make_unique<rollout::Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, machine::Threads{}, shared);
+  std::unique_ptr<rollout::Generator> make_generator(
+      const std::vector<const std::byte*>& shared = {}) const {
+    auto made = std::make_unique<rollout::Generator>(options, roles, start.spec,
+                                                     text::Tokenizer::load(options.model.path),
+                                                     at::kCPU, machine::Threads{}, shared);
     made->start(int64_t{64} << 20);
     return made;
   }
@@ -107,7 +114,8 @@ struct TinyRun {
     for (const auto& parameter : start.spec.parameters) elements += parameter.spec.elements();
     return elements * static_cast<int64_t>(sizeof(float));
   }
-  // The most that one rank may hold or move of the model when it is cut by rows: every tensor is rounded up to whole rows.
+  // The most that one rank may hold or move of the model when it is cut by rows: every tensor is
+  // rounded up to whole rows.
   int64_t fair_share() const {
     int64_t elements = 0;
     for (const auto& parameter : start.spec.parameters) {
@@ -163,7 +171,8 @@ TEST(Counters, ExportSendsNoWeights) {
   const auto hf = Folder::path() / "export" / "hf";
   if (run.roles.world.rank() == 0) std::filesystem::create_directories(hf.parent_path());
   run.roles.world.barrier();
-  export_model(run.options, run.roles, run.start.spec, &run.trainer.actor(), hf, model::StoredType::f32);
+  export_model(run.options, run.roles, run.start.spec, &run.trainer.actor(), hf,
+               model::StoredType::f32);
   EXPECT_LT(test::bytes_given_to_mpi() - sent, kTalk) << "rank 0 gathers nothing";
   config::Options again = run.options;
   again.model.path = hf.string();
@@ -195,21 +204,28 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
   const int64_t given = test::bytes_given_to_mpi() - sent;
 
   const auto step = run_folder.checkpoints() / checkpoint::folder_name(1);
-  const auto entries = checkpoint::index_from_bytes(base::read_file(step / "index.bin"), "index.bin");
-  // What stands at the two ends of a rank's rows may share a page with a neighbour's and is sent to the page's owner.
+  const auto entries =
+      checkpoint::index_from_bytes(base::read_file(step / "index.bin"), "index.bin");
+  // What stands at the two ends of a rank's rows may share a page with a neighbour's and is sent to
+  // the page's owner.
   constexpr int64_t kPage = 4096;
   int64_t tensors = 0, edges = 0, owned = 0;
   for (const auto& entry : entries) {
     if (entry.path == "/state") continue;
     ++tensors;
-    const base::Block own = base::ShardLayout::by_rows({{entry.path, entry.shape}}, world.size()).block(0, world.rank());
-    const int64_t first = entry.offset + own.row * entry.columns() * int64_t{sizeof(float)}, end = first + own.elements() * int64_t{sizeof(float)};
-    const int64_t first_page = std::min(end, (first + kPage - 1) / kPage * kPage), last_page = std::max(first_page, end / kPage * kPage);
+    const base::Block own = base::ShardLayout::by_rows({{entry.path, entry.shape}}, world.size())
+                                .block(0, world.rank());
+    const int64_t first = entry.offset + own.row * entry.columns() * int64_t{sizeof(float)},
+                  end = first + own.elements() * int64_t{sizeof(float)};
+    const int64_t first_page = std::min(end, (first + kPage - 1) / kPage * kPage),
+                  last_page = std::max(first_page, end / kPage * kPage);
     edges += first_page - first + end - last_page;
     owned += end - first;
     EXPECT_EQ(static_cast<int>(entry.slabs.size()), world.size()) << entry.path;
     for (const auto& slab : entry.slabs) {
-      EXPECT_LE(slab.block.elements(), (entry.rows() + world.size() - 1) / world.size() * entry.columns()) << entry.path;
+      EXPECT_LE(slab.block.elements(),
+                (entry.rows() + world.size() - 1) / world.size() * entry.columns())
+          << entry.path;
     }
   }
   EXPECT_LT(given, kTalk + edges) << "digests, agreements and the edges of pages only";
@@ -223,14 +239,16 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
     const auto& spec = run.start.spec.parameters[p].spec;
     rows[p].resize(static_cast<size_t>(actor.own(p).elements()));
     if (!rows[p].empty()) {
-      requests.push_back({"/actor/weight/" + spec.name, spec.shape, comm::DType::f32, actor.own(p), rows[p].data()});
+      requests.push_back({"/actor/weight/" + spec.name, spec.shape, comm::DType::f32, actor.own(p),
+                          rows[p].data()});
     }
   }
   reader.read(requests);
   EXPECT_EQ(reader.counters().read, reader.counters().wanted);
   EXPECT_LE(reader.counters().read, run.fair_share());
   for (size_t p = 0; p < rows.size(); ++p) {
-    EXPECT_TRUE(std::equal(rows[p].begin(), rows[p].end(), actor.master(p))) << run.start.spec.parameters[p].spec.name;
+    EXPECT_TRUE(std::equal(rows[p].begin(), rows[p].end(), actor.master(p)))
+        << run.start.spec.parameters[p].spec.name;
   }
 }
 
@@ -253,7 +271,9 @@ TEST(Counters, ColocatedRanksOfANodeShareTheWeights) {
     const auto& spec = run.start.spec.parameters[p].spec;
     std::vector<float> whole(static_cast<size_t>(spec.elements()));
     run.start.reader()(p, {0, spec.rows(), 0, spec.elements() / spec.rows()}, whole.data());
-    EXPECT_EQ(std::memcmp(generator.weights().data(p), whole.data(), whole.size() * sizeof(float)), 0) << spec.name;
+    EXPECT_EQ(std::memcmp(generator.weights().data(p), whole.data(), whole.size() * sizeof(float)),
+              0)
+        << spec.name;
   }
   config::Options apart = run.options;
   apart.weightsync.shared_memory = config::SharedMemory::never;
@@ -269,14 +289,17 @@ TEST(Counters, ColocatedRolesGoThroughTheWeightSync) {
   const auto counters = bridge.run(1, &run.trainer.actor(), &generator.weights());
   const auto& world = run.roles.world;
   EXPECT_GT(counters.bytes_local, 0) << "own rows are copied by the plan";
-  EXPECT_EQ(counters.bytes_local + counters.bytes_received, run.model_bytes()) << "the rest comes from the others, once";
+  EXPECT_EQ(counters.bytes_local + counters.bytes_received, run.model_bytes())
+      << "the rest comes from the others, once";
   EXPECT_EQ(world.sum(counters.bytes_sent), world.sum(counters.bytes_received));
   EXPECT_EQ(counters.version, 1);
   for (size_t p = 0; p < run.start.spec.parameters.size(); ++p) {
     const auto& spec = run.start.spec.parameters[p].spec;
     std::vector<float> whole(static_cast<size_t>(spec.elements()));
     run.start.reader()(p, {0, spec.rows(), 0, spec.elements() / spec.rows()}, whole.data());
-    EXPECT_EQ(std::memcmp(generator.weights().data(p), whole.data(), whole.size() * sizeof(float)), 0) << spec.name;
+    EXPECT_EQ(std::memcmp(generator.weights().data(p), whole.data(), whole.size() * sizeof(float)),
+              0)
+        << spec.name;
   }
 }
 
@@ -291,7 +314,9 @@ TEST(Counters, TensorParallelRanksHoldSlices) {
   const int64_t bytes = generator.weights().bytes();
   const double share = static_cast<double>(bytes) / static_cast<double>(run.model_bytes());
   EXPECT_LT(share, ranks == 1 ? 1.01 : ranks == 2 ? 0.6 : 0.4);
-  EXPECT_LT(static_cast<double>(run.roles.world.sum(bytes)), 1.05 * static_cast<double>(run.model_bytes())) << "only norms twice";
+  EXPECT_LT(static_cast<double>(run.roles.world.sum(bytes)),
+            1.05 * static_cast<double>(run.model_bytes()))
+      << "only norms twice";
 }
 
 TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
@@ -299,33 +324,42 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   run.trainer.actor().load(run.start.reader());
   const auto made = run.make_generator();
   rollout::Generator& generator = *made;
-  WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false).run(1, &run.trainer.actor(), &generator.weights());
-  const auto prompts = learn::load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
-                                    run.roles.world);
+  WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false)
+      .run(1, &run.trainer.actor(), &generator.weights());
+  const auto prompts =
+      learn::load_prompts(run.options, run.options.data.prompt_dataset,
+                          text::Tokenizer::load(run.options.model.path), run.roles.world);
   rollout::PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
   Samples samples;
   const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
   std::vector<size_t> mine;
-  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) mine.push_back(static_cast<size_t>(row));
+  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4;
+       row += run.roles.replicas())
+    mine.push_back(static_cast<size_t>(row));
   generator.begin(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7}, mine);
   EXPECT_TRUE(generator.finish(1, {.written = written}));
   int64_t prompt_tokens = 0;
   int64_t count = 0;
-  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) {
+  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4;
+       row += run.roles.replicas()) {
     prompt_tokens += static_cast<int64_t>(prompts[row].ids.size());
     ++count;
   }
   const auto& counters = generator.counters();
   EXPECT_EQ(samples.size(), count * kSamples);
   EXPECT_EQ(counters.generated_tokens, count * kSamples * kMaxNewTokens);
-  EXPECT_EQ(counters.prefill_tokens, prompt_tokens) << "once, not once per sample and not once per token";
-  EXPECT_EQ(counters.decode_tokens, count * kSamples * (kMaxNewTokens - 1)) << "one row for each token after the first";
+  EXPECT_EQ(counters.prefill_tokens, prompt_tokens)
+      << "once, not once per sample and not once per token";
+  EXPECT_EQ(counters.decode_tokens, count * kSamples * (kMaxNewTokens - 1))
+      << "one row for each token after the first";
 }
 
 TEST(Counters, AMicroBatchHasNoPadding) {
   Samples samples;
   for (const int32_t length : {3, 40, 7}) {
-    samples.add({.id = static_cast<uint64_t>(length), .ids = std::vector<int32_t>(static_cast<size_t>(length), 1), .action_ranges = {{2, length}}});
+    samples.add({.id = static_cast<uint64_t>(length),
+                 .ids = std::vector<int32_t>(static_cast<size_t>(length), 1),
+                 .action_ranges = {{2, length}}});
   }
   const std::vector<int64_t> which{0, 1, 2};
   const learn::ActionBatch batch = learn::make_action_batch(samples, which, at::kCPU);

@@ -1,5 +1,6 @@
-// Counts the bytes that this process hands to MPI: all data-moving calls of the program go through wrappers linked over the
-// library's (the profiling interface of the MPI standard, chapter 15). Shared windows are memory and are not seen.
+// Counts the bytes that this process hands to MPI: all data-moving calls of the program go through
+// wrappers linked over the library's (the profiling interface of the MPI standard, chapter 15).
+// Shared windows are memory and are not seen.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 exactly once in a file, what it is changed to, and the suites that are asked (SUITES in run.py), in that order, until one fails.
 """
 
+import re
 from typing import NamedTuple
 
 
@@ -12,6 +13,11 @@ class Mutation(NamedTuple):
     old: str
     new: str
     suites: tuple = ("parity",)
+
+    def places(self, text):
+        """(first, last) of each place of `old` in the text of a file; how the lines are broken does not count."""
+        tokens = re.findall(r"\w+|[^\w\s]", self.old)
+        return [match.span() for match in re.finditer(r"\s*".join(map(re.escape, tokens)), text)]
 
 
 MUTATIONS = [

@@ -113,7 +113,7 @@ def run_suite(suite):
 
 def misfit(mutation, source):
     """Why the mutation cannot be made in `source`; empty when it can."""
-    found = (source / mutation.file).read_text().count(mutation.old)
+    found = len(mutation.places((source / mutation.file).read_text()))
     return "" if found == 1 else f"{mutation.name}: its text stands {found} times in {mutation.file}: adapt mutations.py"
 
 
@@ -122,7 +122,8 @@ def mutate(mutation):
         sys.exit(problem)
     file = SOURCE / mutation.file
     original = file.read_text()
-    file.write_text(original.replace(mutation.old, mutation.new))
+    first, last = mutation.places(original)[0]
+    file.write_text(original[:first] + mutation.new + original[last:])
     return file, original
 
 

@@ -1,9 +1,11 @@
-// Who checks which golden case. A case's name begins with its kind ("gae.b0.g1.l1"), or with a model's name that its kind
-// follows ("llama_tied.forward.c0"). Every check hands each output of its case to expect_matches (registry.hpp).
+// Who checks which golden case. A case's name begins with its kind ("gae.b0.g1.l1"), or with a
+// model's name that its kind follows ("llama_tied.forward.c0"). Every check hands each output of
+// its case to expect_matches (registry.hpp).
 //
-// The checks run at 1 to 4 ranks, those with a path on devices also there (site.hpp). Where ranks mean something (models, whitening, the pipeline, sums over data-parallel ranks,
-// updates) the models are sharded over the ranks and the rows are dealt out to them; results are then put together on every rank.
-// Pure functions are called on every rank with the whole case.
+// The checks run at 1 to 4 ranks, those with a path on devices also there (site.hpp). Where ranks
+// mean something (models, whitening, the pipeline, sums over data-parallel ranks, updates) the
+// models are sharded over the ranks and the rows are dealt out to them; results are then put
+// together on every rank. Pure functions are called on every rank with the whole case.
 #pragma once
 
 #include <string_view>

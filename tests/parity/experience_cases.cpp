@@ -22,19 +22,25 @@ template <class T>
 std::vector<T> to_vector(const Tensor& x) {
   std::vector<T> out;
   const Tensor dense = x.to(at::kDouble).reshape({-1});
-  for (int64_t i = 0; i < dense.numel(); ++i) out.push_back(static_cast<T>(dense[i].item<double>()));
+  for (int64_t i = 0; i < dense.numel(); ++i)
+    out.push_back(static_cast<T>(dense[i].item<double>()));
   return out;
 }
 
-std::optional<int64_t> integer(std::optional<double> x) { return x ? std::optional<int64_t>(static_cast<int64_t>(*x)) : std::nullopt; }
+std::optional<int64_t> integer(std::optional<double> x) {
+  return x ? std::optional<int64_t>(static_cast<int64_t>(*x)) : std::nullopt;
+}
 
-config::Estimator estimator(const GoldenCase& c) { return choice(c, "estimator", config::Estimator::gae); }
+config::Estimator estimator(const GoldenCase& c) {
+  return choice(c, "estimator", config::Estimator::gae);
+}
 
 LengthPenalty penalty(const GoldenCase& c) {
   LengthPenalty out;
   out.overlong_buffer = integer(c.number("overlong_buffer_len"));
   out.overlong_factor = c.number("overlong_penalty_factor").value_or(1);
-  out.max_new_tokens = static_cast<int64_t>(c.number("max_new_tokens").value_or(c.number("max_len").value_or(0)));
+  out.max_new_tokens =
+      static_cast<int64_t>(c.number("max_new_tokens").value_or(c.number("max_len").value_or(0)));
   out.stop_properly_coef = c.number("stop_properly_penalty_coef");
   return out;
 }
@@ -61,21 +67,26 @@ void check_token_rewards(const GoldenCase& c) {
   const Tensor kl = c.input("kl");
   std::optional<config::Range> clip;
   if (const auto range = c.numbers("clip_range"); range.size() == 2) clip = {range[0], range[1]};
-  expect_matches(c, "token_rewards", token_rewards(to_vector<float>(c.input("r")), flat(kl), flat(c.input("action_mask")),
-                                                   segments_of(kl), *c.number("kl_coef"), clip));
+  expect_matches(
+      c, "token_rewards",
+      token_rewards(to_vector<float>(c.input("r")), flat(kl), flat(c.input("action_mask")),
+                    segments_of(kl), *c.number("kl_coef"), clip));
 }
 
 void check_gae(const GoldenCase& c) {
   const Tensor values = c.input("values");
-  const auto got = generalized_advantages(flat(values), flat(c.input("rewards")), flat(c.input("action_mask")),
-                                          segments_of(values), *c.number("gamma"), *c.number("lambda"));
+  const auto got =
+      generalized_advantages(flat(values), flat(c.input("rewards")), flat(c.input("action_mask")),
+                             segments_of(values), *c.number("gamma"), *c.number("lambda"));
   expect_matches(c, "advantages", got.advantages);
   expect_matches(c, "returns", got.returns);
 }
 
 void check_returns(const GoldenCase& c) {
   const Tensor rewards = c.input("rewards");
-  expect_matches(c, "returns", cumulative_returns(flat(rewards), flat(c.input("action_mask")), segments_of(rewards), *c.number("gamma")));
+  expect_matches(c, "returns",
+                 cumulative_returns(flat(rewards), flat(c.input("action_mask")),
+                                    segments_of(rewards), *c.number("gamma")));
 }
 
 // The parts are dealt out to the ranks: each whitens the columns of its own with sums over all.
@@ -105,7 +116,9 @@ namespace {
 // Golden rows as an experience: the columns of a row are its tokens.
 Experience experience_of(const GoldenCase& c, const std::vector<int64_t>& rows) {
   const Tensor index = at::tensor(rows, at::kLong);
-  const auto column = [&](const char* field) { return flat(c.input(field).index_select(0, index)); };
+  const auto column = [&](const char* field) {
+    return flat(c.input(field).index_select(0, index));
+  };
   const Tensor mask = c.input("action_mask").index_select(0, index);
   Experience out;
   out.segments = segments_of(mask);
@@ -123,7 +136,8 @@ PipelineOptions pipeline_of(const GoldenCase& c) {
   options.n_samples_per_prompt = static_cast<int64_t>(*c.number("n_samples_per_prompt"));
   options.penalty = penalty(c);
   options.clip_range = config::Range{-10, 10};
-  if (const auto range = c.numbers("reward_clip_range"); range.size() == 2) options.clip_range = {range[0], range[1]};
+  if (const auto range = c.numbers("reward_clip_range"); range.size() == 2)
+    options.clip_range = {range[0], range[1]};
   options.kl_coef = *c.number("kl_coef");
   options.kl_estimator = choice(c, "kl_estimator", config::KlEstimator::k1);
   options.kl_in_loss = c.flag("kl_use_loss").value_or(false);
@@ -144,7 +158,8 @@ void check_pipeline(const GoldenCase& c) {
   Experience experience = experience_of(c, rows);
   const PipelineReport report = advantages(experience, table, rows, options, sum_over_ranks);
   const auto whole = [&](const Tensor& mine) { return rows_of_all(mine, count); };
-  expect_matches(c, "rewards_after_penalty", at::tensor(apply_length_penalties(table, options.penalty)));
+  expect_matches(c, "rewards_after_penalty",
+                 at::tensor(apply_length_penalties(table, options.penalty)));
   expect_matches(c, "shaped_rewards", whole(at::tensor(report.shaped_reward)));
   expect_matches(c, "token_rewards", whole(report.token_rewards));
   expect_matches(c, "returns", whole(experience.returns));
@@ -161,7 +176,8 @@ SequenceRecord rollout_of(const GoldenCase& c) {
   out.ids = to_vector<int32_t>(c.input("observation_tokens"));
   out.log_probs = to_vector<float>(c.input("rollout_log_probs"));
   const auto ranges = to_vector<int64_t>(c.input("action_ranges"));
-  for (size_t i = 0; i + 1 < ranges.size(); i += 2) out.action_ranges.emplace_back(ranges[i], ranges[i + 1]);
+  for (size_t i = 0; i + 1 < ranges.size(); i += 2)
+    out.action_ranges.emplace_back(ranges[i], ranges[i + 1]);
   return out;
 }
 
@@ -181,18 +197,22 @@ void check_one_action_mask(const GoldenCase& c) {
   expect_matches(c, "is_clipped", clipped(samples, static_cast<int64_t>(*c.number("max_len")))[0]);
 }
 
-// Packed columns of `experience` as rows [B, width], without the first `skip` tokens of each sequence, `pad` behind its end.
-Tensor padded(const Experience& experience, const Tensor& columns, int64_t skip, int64_t width, double pad) {
+// Packed columns of `experience` as rows [B, width], without the first `skip` tokens of each
+// sequence, `pad` behind its end.
+Tensor padded(const Experience& experience, const Tensor& columns, int64_t skip, int64_t width,
+              double pad) {
   Tensor out = at::full({experience.sequences(), width}, pad, at::kDouble);
   for (int64_t i = 0; i < experience.sequences(); ++i) {
-    const int64_t begin = experience.samples.begin(i) + skip, length = experience.samples.length(i) - skip;
+    const int64_t begin = experience.samples.begin(i) + skip,
+                  length = experience.samples.length(i) - skip;
     out[i].narrow(0, 0, length).copy_(columns.narrow(0, begin, length));
   }
   return out;
 }
 
-// What the package pads is packed here. Rewards and the flag of truncation belong to the sequences from the start: here they are
-// seen to stay with them on the way through the wire form, a selection and back.
+// What the package pads is packed here. Rewards and the flag of truncation belong to the sequences
+// from the start: here they are seen to stay with them on the way through the wire form, a
+// selection and back.
 void check_batch_of_action_masks(const GoldenCase& c) {
   Samples samples;
   for (const std::string& member : c.words("members")) {
@@ -201,7 +221,8 @@ void check_batch_of_action_masks(const GoldenCase& c) {
   }
   samples.reward = to_vector<float>(c.output("rewards"));
   const auto truncated = to_vector<int64_t>(c.output("truncated"));
-  for (size_t i = 0; i < truncated.size(); ++i) samples.finish_reason[i] = truncated[i] ? FinishReason::length : FinishReason::stop;
+  for (size_t i = 0; i < truncated.size(); ++i)
+    samples.finish_reason[i] = truncated[i] ? FinishReason::length : FinishReason::stop;
   std::vector<int64_t> backwards;
   for (int64_t i = samples.size(); i-- > 0;) backwards.push_back(i);
   const Samples moved = Samples::from_bytes(samples.to_bytes()).select(backwards);
@@ -209,16 +230,22 @@ void check_batch_of_action_masks(const GoldenCase& c) {
 
   const int64_t width = c.output("sequences").size(1);
   std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < experience.sequences(); ++i) lengths.push_back(experience.samples.length(i));
-  expect_matches(c, "sequences", padded(experience, at::tensor(experience.samples.ids), 0, width, *c.number("pad_token_id")));
-  expect_matches(c, "attention_mask", padded(experience, at::ones({experience.tokens()}), 0, width, 0));
+  for (int64_t i = 0; i < experience.sequences(); ++i)
+    lengths.push_back(experience.samples.length(i));
+  expect_matches(
+      c, "sequences",
+      padded(experience, at::tensor(experience.samples.ids), 0, width, *c.number("pad_token_id")));
+  expect_matches(c, "attention_mask",
+                 padded(experience, at::ones({experience.tokens()}), 0, width, 0));
   expect_matches(c, "action_mask", padded(experience, experience.mask, 1, width - 1, 0));
-  expect_matches(c, "rollout_log_probs", padded(experience, experience.rollout_log_probs, 1, width - 1, 0));
+  expect_matches(c, "rollout_log_probs",
+                 padded(experience, experience.rollout_log_probs, 1, width - 1, 0));
   expect_matches(c, "response_length", at::tensor(response_lengths(experience.samples)));
   expect_matches(c, "total_length", at::tensor(lengths));
   const RewardTable table = reward_table(experience.samples);
   expect_matches(c, "rewards", at::tensor(table.reward));
-  expect_matches(c, "truncated", at::tensor(std::vector<int64_t>(table.truncated.begin(), table.truncated.end())));
+  expect_matches(c, "truncated",
+                 at::tensor(std::vector<int64_t>(table.truncated.begin(), table.truncated.end())));
 }
 
 }  // namespace

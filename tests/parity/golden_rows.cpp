@@ -62,20 +62,28 @@ Tensor GoldenRows::unpack(const Tensor& packed) const {
   std::vector<int64_t> shape{count_ * width_};
   shape.insert(shape.end(), extra.begin(), extra.end());
   Tensor all = at::zeros(shape, at::kDouble);
-  if (!where.empty()) all.index_copy_(0, at::tensor(where, at::kLong), packed.detach().to(at::kDouble));
+  if (!where.empty())
+    all.index_copy_(0, at::tensor(where, at::kLong), packed.detach().to(at::kDouble));
   shape.front() = width_;
   shape.insert(shape.begin(), count_);
   return summed(all.reshape(shape));
 }
 
-Tensor GoldenRows::targets(const Tensor& packed) const { return unpack(packed).narrow(1, 1, width_ - 1); }
+Tensor GoldenRows::targets(const Tensor& packed) const {
+  return unpack(packed).narrow(1, 1, width_ - 1);
+}
 
-std::string model_path(const GoldenCase& c) { return (Golden::folder() / c.word("model").value()).string(); }
+std::string model_path(const GoldenCase& c) {
+  return (Golden::folder() / c.word("model").value()).string();
+}
 
-zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec, const Tensor& score) {
+zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec,
+                             const Tensor& score) {
   const auto folder = std::make_shared<model::ModelFolder>(model::open_model(model_path(c)));
   const auto unexpected = model::check_weights(spec, *folder->weights, model::Missing::score_head);
-  if (!unexpected.empty()) throw std::runtime_error(c.name + ": the model has other tensors, such as " + unexpected.front());
+  if (!unexpected.empty())
+    throw std::runtime_error(c.name + ": the model has other tensors, such as " +
+                             unexpected.front());
   const size_t head = spec.stages.back().parameters[1];
   return [spec, folder, score, head](size_t p, const base::Block& block, float* out) {
     if (score.defined() && p == head) {
@@ -87,7 +95,8 @@ zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec, 
   };
 }
 
-zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head, const zero::ShardedModelOptions& options,
+zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head,
+                                     const zero::ShardedModelOptions& options,
                                      const Tensor& score) {
   zero::ShardedModelOptions fp32 = options;
   fp32.compute = config::DType::f32;
@@ -107,7 +116,8 @@ size_t parameter_index(const model::ModelSpec& spec, const std::string& name) {
 Tensor whole_parameter(zero::ShardedModel& model, size_t p, const float* own) {
   Tensor whole = at::zeros(model.spec().parameters[p].spec.shape);
   const auto block = model.own(p);
-  if (!block.empty()) std::copy(own, own + block.elements(), whole.data_ptr<float>() + block.row * block.columns);
+  if (!block.empty())
+    std::copy(own, own + block.elements(), whole.data_ptr<float>() + block.row * block.columns);
   return summed(whole);
 }
 

@@ -1,5 +1,6 @@
-// Padded golden rows as this program holds sequences, and the golden models on the ranks of the test job.
-// Legend: B rows, T columns of tokens, A columns of a mask (the last A targets of a row), N packed tokens of this rank.
+// Padded golden rows as this program holds sequences, and the golden models on the ranks of the
+// test job. Legend: B rows, T columns of tokens, A columns of a mask (the last A targets of a row),
+// N packed tokens of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,10 +16,12 @@
 
 namespace trireme::test {
 
-// The rows of a case that are this rank's (ranks.hpp), padding cut off on either side. Sequence i is row rows[i], its id.
+// The rows of a case that are this rank's (ranks.hpp), padding cut off on either side. Sequence i
+// is row rows[i], its id.
 class GoldenRows {
  public:
-  // `prefix` is put before the fields "sequences" and "attention_mask". Every token but the first of a row is a target.
+  // `prefix` is put before the fields "sequences" and "attention_mask". Every token but the first
+  // of a row is a target.
   explicit GoldenRows(const GoldenCase& c, const std::string& prefix = "");
   // ids and attention_mask i64 [B, T].
   GoldenRows(const at::Tensor& ids, const at::Tensor& attended);
@@ -44,13 +47,16 @@ class GoldenRows {
   std::vector<int64_t> row_;     // [N]
 };
 
-// The case's model in fp32, sharded over the test job; `score` (may be undefined) replaces the weight of a score head.
-zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head, const zero::ShardedModelOptions& options = {},
+// The case's model in fp32, sharded over the test job; `score` (may be undefined) replaces the
+// weight of a score head.
+zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head,
+                                     const zero::ShardedModelOptions& options = {},
                                      const at::Tensor& score = {});
 // Where the case's model lies.
 std::string model_path(const GoldenCase& c);
 // Its weights for ShardedModel::load.
-zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec, const at::Tensor& score = {});
+zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec,
+                             const at::Tensor& score = {});
 
 size_t parameter_index(const model::ModelSpec& spec, const std::string& name);
 // A whole parameter from the shards `own` of all ranks. Collective.

@@ -1,4 +1,5 @@
-// F1, F2: log-probs and entropy of logits, and their gradients. An identity matrix as head makes the hidden state the logits.
+// F1, F2: log-probs and entropy of logits, and their gradients. An identity matrix as head makes
+// the hidden state the logits.
 #include "torch/torch.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -19,13 +20,16 @@ void check_head(const GoldenCase& c) {
   Tensor identity = at::zeros({vocabulary, vocabulary});
   for (int64_t i = 0; i < vocabulary; ++i) identity[i][i] = 1.f;
   const Tensor targets = c.input("sequences").narrow(1, 1, length - 1).reshape({-1});
-  const auto got = kernels::token_log_probs(hidden, identity, targets, *c.number("temperature"), kernels::Entropy::differentiable, 16);
+  const auto got = kernels::token_log_probs(hidden, identity, targets, *c.number("temperature"),
+                                            kernels::Entropy::differentiable, 16);
   expect_matches(c, "log_probs", got.log_probs);
   expect_matches(c, "entropy", got.entropy);
 
   const Tensor mask = c.input("action_mask");
   const int64_t actions = mask.size(1);
-  const Tensor action_log_probs = got.log_probs.view({rows, length - 1}).narrow(1, length - 1 - actions, actions) * mask.to(at::kFloat);
+  const Tensor action_log_probs =
+      got.log_probs.view({rows, length - 1}).narrow(1, length - 1 - actions, actions) *
+      mask.to(at::kFloat);
   expect_matches(c, "action_log_probs", action_log_probs);
 
   const auto gradient = [&](const Tensor& loss) {

@@ -16,16 +16,22 @@ namespace {
 using at::Tensor;
 using namespace ppo;
 
-config::KlEstimator kl_estimator(const GoldenCase& c) { return choice(c, "estimator", config::KlEstimator::k1); }
+config::KlEstimator kl_estimator(const GoldenCase& c) {
+  return choice(c, "estimator", config::KlEstimator::k1);
+}
 
-config::LossAggregation aggregation(const GoldenCase& c) { return choice(c, "loss_agg", config::LossAggregation::token_mean); }
+config::LossAggregation aggregation(const GoldenCase& c) {
+  return choice(c, "loss_agg", config::LossAggregation::token_mean);
+}
 
 // hyper at the top level (policy) or under "norm/" (losses)
 Normalizer normalizer(const GoldenCase& c, const std::string& prefix) {
-  return {c.number(prefix + "batch_num_tokens"), c.number(prefix + "global_batch_size"), c.number(prefix + "dp_size").value_or(1)};
+  return {c.number(prefix + "batch_num_tokens"), c.number(prefix + "global_batch_size"),
+          c.number(prefix + "dp_size").value_or(1)};
 }
 
-// A gate other than the ratio is the deck's type `custom`, which takes level and mode from their own keys; the others are presets.
+// A gate other than the ratio is the deck's type `custom`, which takes level and mode from their
+// own keys; the others are presets.
 config::ImportanceCorrection correction(const GoldenCase& c) {
   config::AdvantageOptions deck;
   const auto type = c.word("is_correction");
@@ -40,7 +46,8 @@ config::ImportanceCorrection correction(const GoldenCase& c) {
   } else if (deck.is_correction_enable) {
     deck.is_correction_type = choice(c, "is_correction", config::CorrectionType::tis);
   }
-  if (const auto threshold = c.numbers("is_threshold"); threshold.size() == 2) deck.is_correction_threshold = {threshold[0], threshold[1]};
+  if (const auto threshold = c.numbers("is_threshold"); threshold.size() == 2)
+    deck.is_correction_threshold = {threshold[0], threshold[1]};
   return config::importance_correction(deck);
 }
 
@@ -72,15 +79,17 @@ void check_policy(const GoldenCase& c) {
   expect_matches(c, "clip_ratio", statistics_of(got).clip_ratio());
   expect_matches(c, "ppo_kl", statistics_of(got).ppo_kl());
   if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", statistics_of(got).rollout_kl());
-  if (c.has_output("is_filter_ratio")) expect_matches(c, "is_filter_ratio", statistics_of(got).filter_ratio());
+  if (c.has_output("is_filter_ratio"))
+    expect_matches(c, "is_filter_ratio", statistics_of(got).filter_ratio());
 }
 
 void check_kl(const GoldenCase& c) {
   const Tensor log_probs = leaf(c.input("log_probs"));
   const Tensor base = flat(c.input("log_probs_base"));
   const Tensor old = *c.flag("use_log_probs_old") ? flat(c.input("log_probs_old")) : Tensor{};
-  const Tensor kl = *c.flag("unbiased_gradient") ? approximate_kl_unbiased(log_probs, base, old, kl_estimator(c))
-                                                 : approximate_kl(log_probs, base, kl_estimator(c));
+  const Tensor kl = *c.flag("unbiased_gradient")
+                        ? approximate_kl_unbiased(log_probs, base, old, kl_estimator(c))
+                        : approximate_kl(log_probs, base, kl_estimator(c));
   (kl * flat(c.input("w"))).sum().backward();
   expect_matches(c, "kl", kl);
   expect_matches(c, "grad_log_probs", log_probs.grad());
@@ -92,8 +101,9 @@ void check_kl_loss(const GoldenCase& c) {
   config::KlOptions options;
   options.estimator = kl_estimator(c);
   options.unbiased_gradient = *c.flag("unbiased_gradient");
-  const Tensor loss = kl_loss(log_probs, flat(c.input("log_probs_base")), flat(c.input("log_probs_old")),
-                              flat(c.input("action_mask")), segments_of(rows), options, normalizer(c, "norm/"));
+  const Tensor loss =
+      kl_loss(log_probs, flat(c.input("log_probs_base")), flat(c.input("log_probs_old")),
+              flat(c.input("action_mask")), segments_of(rows), options, normalizer(c, "norm/"));
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_log_probs", log_probs.grad());
@@ -102,7 +112,8 @@ void check_kl_loss(const GoldenCase& c) {
 void check_entropy_loss(const GoldenCase& c) {
   const Tensor rows = c.input("entropy");
   const Tensor entropy = leaf(rows);
-  const Tensor loss = entropy_term(entropy, flat(c.input("action_mask")), segments_of(rows), normalizer(c, "norm/"));
+  const Tensor loss = entropy_term(entropy, flat(c.input("action_mask")), segments_of(rows),
+                                   normalizer(c, "norm/"));
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_entropy", entropy.grad());
@@ -111,8 +122,9 @@ void check_entropy_loss(const GoldenCase& c) {
 void check_value_loss(const GoldenCase& c) {
   const Tensor rows = c.input("values");
   const Tensor values = leaf(rows);
-  const Tensor loss = value_loss(values, flat(c.input("old_values")), flat(c.input("returns")), flat(c.input("action_mask")),
-                                 segments_of(rows), c.number("value_clip"), aggregation(c), normalizer(c, "norm/"));
+  const Tensor loss = value_loss(values, flat(c.input("old_values")), flat(c.input("returns")),
+                                 flat(c.input("action_mask")), segments_of(rows),
+                                 c.number("value_clip"), aggregation(c), normalizer(c, "norm/"));
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_values", values.grad());
@@ -121,14 +133,16 @@ void check_value_loss(const GoldenCase& c) {
 namespace {
 
 // The loss of one micro-batch of a data-parallel case and its gradient with respect to `input`.
-std::pair<Tensor, Tensor> data_parallel_loss(const GoldenCase& c, const std::string& key, const Normalizer& norm) {
+std::pair<Tensor, Tensor> data_parallel_loss(const GoldenCase& c, const std::string& key,
+                                             const Normalizer& norm) {
   const auto column = [&](const char* name) { return flat(c.input(key + name)); };
   const Tensor rows = c.input(key + "action_mask");
   const Segments segments = segments_of(rows);
   Tensor input, loss;
   if (c.word("kind") == "value") {
     input = leaf(c.input(key + "values"));
-    loss = value_loss(input, column("old_values"), column("returns"), flat(rows), segments, c.number("value_clip"), aggregation(c), norm);
+    loss = value_loss(input, column("old_values"), column("returns"), flat(rows), segments,
+                      c.number("value_clip"), aggregation(c), norm);
   } else {
     input = leaf(c.input(key + "log_probs"));
     PolicyLossOptions options;
@@ -136,7 +150,10 @@ std::pair<Tensor, Tensor> data_parallel_loss(const GoldenCase& c, const std::str
     options.clip_low = *c.number("eps_low");
     options.clip_high = *c.number("eps_high");
     options.aggregation = aggregation(c);
-    loss = policy_loss({input, column("old_log_probs"), Tensor{}, column("advantages"), flat(rows), segments}, options, norm).loss;
+    loss = policy_loss({input, column("old_log_probs"), Tensor{}, column("advantages"), flat(rows),
+                        segments},
+                       options, norm)
+               .loss;
   }
   loss.backward();
   return {loss.detach(), input.grad()};
@@ -154,7 +171,8 @@ std::string key_of(int64_t golden_rank, int64_t micro_batch) {
 }
 
 // Action tokens and sequences of each optimizer step over all micro-batches and ranks. Collective.
-std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_ranks, const Accumulation& accumulation) {
+std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_ranks,
+                                        const Accumulation& accumulation) {
   std::vector<Normalizer> totals;
   for (int64_t step = 0; step < accumulation.steps(); ++step) {
     std::vector<int64_t> action_counts;
@@ -162,7 +180,8 @@ std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_rank
     for (const int64_t r : dealt(golden_ranks)) {
       for (int64_t m = step * accumulation.size; m < end; ++m) {
         const Tensor mask = c.input(key_of(r, m) + "action_mask");
-        for (int64_t row = 0; row < mask.size(0); ++row) action_counts.push_back(mask[row].sum().item<int64_t>());
+        for (int64_t row = 0; row < mask.size(0); ++row)
+          action_counts.push_back(mask[row].sum().item<int64_t>());
       }
     }
     totals.push_back(step_normalizer(action_counts, sum_over_ranks));
@@ -172,15 +191,18 @@ std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_rank
 
 }  // namespace
 
-// Losses as the package returns them (averages over ranks and micro-batches of what each returns), then the gradients that its
-// optimizer sees: those of a plain sum over micro-batches and ranks with the totals of the whole step, which is what this
-// program computes. The ranks of the case are dealt out to ours.
+// Losses as the package returns them (averages over ranks and micro-batches of what each returns),
+// then the gradients that its optimizer sees: those of a plain sum over micro-batches and ranks
+// with the totals of the whole step, which is what this program computes. The ranks of the case are
+// dealt out to ours.
 void check_data_parallel(const GoldenCase& c) {
   const auto golden_ranks = static_cast<int64_t>(*c.number("dp_size"));
-  const Accumulation accumulation{static_cast<int64_t>(*c.number("gas")), static_cast<int64_t>(*c.number("micro_batches_per_rank"))};
+  const Accumulation accumulation{static_cast<int64_t>(*c.number("gas")),
+                                  static_cast<int64_t>(*c.number("micro_batches_per_rank"))};
   const auto totals = totals_of_steps(c, golden_ranks, accumulation);
   const auto gas = static_cast<double>(accumulation.size);
-  Tensor step_loss = at::zeros({accumulation.steps()}, at::kDouble), step_tokens = at::zeros({accumulation.micro_batches}, at::kDouble);
+  Tensor step_loss = at::zeros({accumulation.steps()}, at::kDouble),
+         step_tokens = at::zeros({accumulation.micro_batches}, at::kDouble);
   Tensor step_sequences = at::zeros_like(step_tokens);
   for (int64_t r = 0; r < golden_ranks; ++r) {
     Tensor losses = at::zeros({accumulation.micro_batches}, at::kDouble);
@@ -191,7 +213,8 @@ void check_data_parallel(const GoldenCase& c) {
       step_sequences[m] = *total.sequences / gas;
       Tensor gradient = at::zeros_like(c.output(key_of(r, m) + "grad"));
       if (is_mine(r)) {
-        const Normalizer average{*total.action_tokens / gas, *total.sequences / gas, static_cast<double>(golden_ranks)};
+        const Normalizer average{*total.action_tokens / gas, *total.sequences / gas,
+                                 static_cast<double>(golden_ranks)};
         losses[m] = data_parallel_loss(c, key_of(r, m), average).first.item<double>();
         const auto [loss, of_sum] = data_parallel_loss(c, key_of(r, m), total);
         gradient = of_sum;

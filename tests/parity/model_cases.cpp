@@ -1,5 +1,6 @@
-// Logits, log-probs, entropies, rewards and values of small models against OpenRLHF on transformers (F1, F2, F5, F6). The models are
-// sharded over the ranks and every rank runs its rows, through the passes that scoring in the program uses.
+// Logits, log-probs, entropies, rewards and values of small models against OpenRLHF on transformers
+// (F1, F2, F5, F6). The models are sharded over the ranks and every rank runs its rows, through the
+// passes that scoring in the program uses.
 #include "torch/torch.hpp"
 
 #include "parity/cases.hpp"
@@ -26,7 +27,9 @@ learn::ActionBatch all_rows(GoldenRows& rows) {
 }
 
 // The last A targets [B, A] of [B, T - 1].
-Tensor last_columns(const Tensor& targets, int64_t width) { return targets.narrow(1, targets.size(1) - width, width); }
+Tensor last_columns(const Tensor& targets, int64_t width) {
+  return targets.narrow(1, targets.size(1) - width, width);
+}
 
 // The scores of the rows by the reward role's model source. Collective.
 Tensor scores_by_source(const GoldenCase& c, GoldenRows& rows, bool normalize) {
@@ -54,7 +57,9 @@ Tensor scores_by_source(const GoldenCase& c, GoldenRows& rows, bool normalize) {
 Tensor scores_by_model(zero::ShardedModel& model, GoldenRows& rows) {
   const auto batch = all_rows(rows);
   Tensor scores = at::zeros({batch.packed.tokens()});
-  model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& weight) { scores = learn::score_head(hidden, weight).clone(); });
+  model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& weight) {
+    scores = learn::score_head(hidden, weight).clone();
+  });
   return rows.unpack(scores);
 }
 
@@ -76,14 +81,15 @@ void check_forward(const GoldenCase& c) {
   Tensor logits = at::zeros({tokens, model.spec().shape.vocab}), entropy = at::zeros({tokens});
   model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& weight) {
     logits = at::linear(hidden, weight);
-    const auto head = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight, batch.targets, temperature,
-                                               kernels::Entropy::value);
+    const auto head = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight,
+                                               batch.targets, temperature, kernels::Entropy::value);
     entropy.index_copy_(0, batch.columns, head.entropy);
   });
   expect_matches(c, "logits", rows.unpack(logits));
   expect_matches(c, "entropy", rows.targets(entropy));
   const auto log_probs = [&] {
-    return rows.targets(learn::action_log_probs(model, rows.samples(), world(), pass_tokens, temperature, at::kCPU));
+    return rows.targets(learn::action_log_probs(model, rows.samples(), world(), pass_tokens,
+                                                temperature, at::kCPU));
   };
   expect_matches(c, "log_probs", log_probs());
   rows.set_action_mask(c.input("action_mask"));
@@ -92,7 +98,8 @@ void check_forward(const GoldenCase& c) {
 
 void check_heads(const GoldenCase& c) {
   const bool in_model = !c.has_input("score.weight");
-  auto model = load_golden_model(c, HeadKind::score, frozen, in_model ? Tensor{} : c.input("score.weight"));
+  auto model =
+      load_golden_model(c, HeadKind::score, frozen, in_model ? Tensor{} : c.input("score.weight"));
   GoldenRows rows(c);
   const bool normalize = c.flag("normalize_reward").value();
   const Tensor scores = scores_by_model(model, rows), raw = at_last_token(c, scores);
@@ -102,10 +109,12 @@ void check_heads(const GoldenCase& c) {
   config::Options options;
   options.reward.normalize_enable = normalize;
   const learn::ScoreScale scale = learn::critic_scale(options, model.spec().shape);
-  expect_matches(c, "values_all", scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
+  expect_matches(c, "values_all",
+                 scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
   const Tensor mask = c.input("action_mask");
   rows.set_action_mask(mask);
-  const Tensor values = rows.targets(learn::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
+  const Tensor values = rows.targets(
+      learn::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
   expect_matches(c, "values", last_columns(values, mask.size(1)));
 }
 

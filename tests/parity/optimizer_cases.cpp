@@ -1,4 +1,5 @@
-// Learning rates, AdamW, the KL coefficient's controller and the moving average against transformers, torch and OpenRLHF (LR, OPT, F26, F27).
+// Learning rates, AdamW, the KL coefficient's controller and the moving average against
+// transformers, torch and OpenRLHF (LR, OPT, F26, F27).
 #include "torch/torch.hpp"
 
 #include <cmath>
@@ -17,8 +18,9 @@ void check_kl_controller(const GoldenCase& c) {
   std::vector<double> values{*c.number("init_kl_coef")};
   const Tensor current = c.input("current").to(at::kDouble);
   for (int64_t i = 0; i < current.numel(); ++i) {
-    values.push_back(ppo::adapt_kl_coefficient(values.back(), current[i].item<double>(), *c.number("target"), *c.number("n_steps"),
-                                          *c.number("horizon")));
+    values.push_back(ppo::adapt_kl_coefficient(values.back(), current[i].item<double>(),
+                                               *c.number("target"), *c.number("n_steps"),
+                                               *c.number("horizon")));
   }
   expect_matches(c, "value", at::tensor(values, at::kDouble));
 }
@@ -27,10 +29,14 @@ void check_moving_average(const GoldenCase& c) {
   const Tensor params = c.input("params").contiguous();
   Tensor average = c.input("ema_start").reshape({-1}).clone();
   std::vector<Tensor> states;
-  const auto every = *c.flag("dynamic_batch") ? int64_t{1} : static_cast<int64_t>(*c.number("gradient_accumulation"));
+  const auto every = *c.flag("dynamic_batch")
+                         ? int64_t{1}
+                         : static_cast<int64_t>(*c.number("gradient_accumulation"));
   for (int64_t k = 0; k < params.size(0); ++k) {
     const Tensor now = params.select(0, k).reshape({-1}).contiguous();
-    if ((k + 1) % every == 0) kernels::moving_average(average.data_ptr<float>(), now.const_data_ptr<float>(), *c.number("beta"), now.numel());
+    if ((k + 1) % every == 0)
+      kernels::moving_average(average.data_ptr<float>(), now.const_data_ptr<float>(),
+                              *c.number("beta"), now.numel());
     states.push_back(average.clone());
   }
   expect_matches(c, "ema", at::stack(states));
@@ -64,11 +70,14 @@ kernels::AdamWShard shard_of(Tensor& p, Tensor& m, Tensor& v, const Tensor& g) {
 
 }  // namespace
 
-// Two parameters, as the case has them; weight decay on the first only. Row k of the outputs is the state after step k.
+// Two parameters, as the case has them; weight decay on the first only. Row k of the outputs is the
+// state after step k.
 void check_adamw(const GoldenCase& c) {
   Tensor w = c.input("w0").clone(), norm = c.input("norm0").clone();
-  const Tensor w_grads = c.input("w_grads").contiguous(), norm_grads = c.input("norm_grads").contiguous();
-  Tensor wm = at::zeros_like(w), wv = at::zeros_like(w), nm = at::zeros_like(norm), nv = at::zeros_like(norm);
+  const Tensor w_grads = c.input("w_grads").contiguous(),
+               norm_grads = c.input("norm_grads").contiguous();
+  Tensor wm = at::zeros_like(w), wv = at::zeros_like(w), nm = at::zeros_like(norm),
+         nv = at::zeros_like(norm);
   const auto factors = c.numbers("lr_factors");
   const auto betas = c.numbers("betas");
   std::vector<Tensor> w_states, norm_states;

@@ -1,5 +1,5 @@
-// The rows and parts of a golden case on the ranks of the test job: number i belongs to rank i mod N. Everything that returns a
-// whole tensor is collective.
+// The rows and parts of a golden case on the ranks of the test job: number i belongs to rank i mod
+// N. Everything that returns a whole tensor is collective.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,12 +23,14 @@ inline std::vector<int64_t> dealt(int64_t count) {
 
 // ppo::Sum over the test job.
 inline void sum_over_ranks(std::span<double> values) {
-  world().all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
+  world().all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64,
+                     comm::Op::sum);
 }
 
 // The sum of the ranks' tensors of one shape, f64.
 at::Tensor summed(const at::Tensor& mine);
-// `mine` holds the rows dealt(count), one after another in equal numbers of elements; returns all rows, f64 [count, ...].
+// `mine` holds the rows dealt(count), one after another in equal numbers of elements; returns all
+// rows, f64 [count, ...].
 at::Tensor rows_of_all(const at::Tensor& mine, int64_t count);
 
 }  // namespace trireme::test

@@ -1,5 +1,5 @@
-// The log-probs of the frozen reference, as the reward role computes them, against OpenRLHF's at the same temperature: without it
-// the KL to the reference would not be 0 at the start.
+// The log-probs of the frozen reference, as the reward role computes them, against OpenRLHF's at
+// the same temperature: without it the KL to the reference would not be 0 at the start.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <set>
 #include <vector>
 
-#include "trireme/comm/roles.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/site.hpp"
 #include "support/golden.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/reward/scorer.hpp"
 
@@ -23,7 +23,9 @@ namespace {
 using at::Tensor;
 
 // Any tokenizer and any texts: the reference reads ids.
-text::Tokenizer some_tokenizer() { return text::Tokenizer::load(Golden::folder() / "tokenizers" / "bytelevel"); }
+text::Tokenizer some_tokenizer() {
+  return text::Tokenizer::load(Golden::folder() / "tokenizers" / "bytelevel");
+}
 
 data::PromptSet some_prompts(const text::Tokenizer& tokenizer) {
   data::SetOptions options;
@@ -40,7 +42,8 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   const auto roles = comm::make_roles(options, world());
   const auto tokenizer = some_tokenizer();
   reward::Scorer scorer(options, roles.rewards.all(), roles.rings, tokenizer, {}, at::kCPU);
-  const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
+  const auto spec =
+      model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
   scorer.add_reference(spec, golden_reader(c, spec));
   Samples& samples = rows.samples();
   // In waves of any size, as sequences come: each in one of them.
@@ -59,7 +62,8 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   at_once.ref_log_probs.clear();
   scorer.score_with_models(at_once, prompts, 1);
   scorer.fill_in(at_once);
-  EXPECT_EQ(at_once.ref_log_probs, samples.ref_log_probs) << "bit for bit, whatever it is packed with";
+  EXPECT_EQ(at_once.ref_log_probs, samples.ref_log_probs)
+      << "bit for bit, whatever it is packed with";
   return at::tensor(samples.ref_log_probs);
 }
 
@@ -73,12 +77,11 @@ TEST_F(Reference, LogProbsAtTheTemperatureOfTheRollout) {
     const Tensor mask = c.input("action_mask");
     rows.set_action_mask(mask);
     const Tensor targets = rows.targets(reference_log_probs(c, rows));
-    EXPECT_TRUE(c.matches("action_log_probs", targets.narrow(1, targets.size(1) - mask.size(1), mask.size(1))));
+    EXPECT_TRUE(c.matches("action_log_probs",
+                          targets.narrow(1, targets.size(1) - mask.size(1), mask.size(1))));
     temperatures.insert(c.number("temperature").value());
   }
-  if (!std::getenv("TRIREME_PARITY_DIR")) {
-    EXPECT_GT(temperatures.size(), 1u);
-  }
+  if (!std::getenv("TRIREME_PARITY_DIR")) { EXPECT_GT(temperatures.size(), 1u); }
 }
 
 }  // namespace

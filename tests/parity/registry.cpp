@@ -37,7 +37,8 @@ Record& record() {
 
 // "r0.m1.grad" counts as "grad", "param/model.norm.weight" as "param".
 std::string output_kind(std::string_view field) {
-  if (const size_t slash = field.find('/'); slash != std::string_view::npos) return std::string(field.substr(0, slash));
+  if (const size_t slash = field.find('/'); slash != std::string_view::npos)
+    return std::string(field.substr(0, slash));
   const size_t dot = field.rfind('.');
   return std::string(dot == std::string_view::npos ? field : field.substr(dot + 1));
 }
@@ -48,8 +49,8 @@ void write(const std::string& path) {
   out << "folder\t" << Golden::folder().string() << "\n";
   for (const std::string& name : record().ran) out << "case\t" << name << "\n";
   for (const auto& [key, worst] : record().worst) {
-    out << "worst\t" << key.first << "\t" << key.second << "\t" << worst.comparisons << "\t" << worst.result.error << "\t"
-        << worst.result.share << "\t" << worst.name << "\n";
+    out << "worst\t" << key.first << "\t" << key.second << "\t" << worst.comparisons << "\t"
+        << worst.result.error << "\t" << worst.result.share << "\t" << worst.name << "\n";
   }
 }
 
@@ -57,10 +58,12 @@ class Reporter : public testing::Environment {
  public:
   void TearDown() override {
     if (world().rank() != 0) return;
-    std::printf("%-46s %6s %12s %10s  %s\n", "formula: output", "times", "worst error", "tolerance", "case");
+    std::printf("%-46s %6s %12s %10s  %s\n", "formula: output", "times", "worst error", "tolerance",
+                "case");
     for (const auto& [key, worst] : record().worst) {
-      std::printf("%-46s %6d %12.2e %8.1f %%  %s\n", (key.first + ": " + key.second).c_str(), worst.comparisons,
-                  worst.result.error, 100 * worst.result.share, worst.name.c_str());
+      std::printf("%-46s %6d %12.2e %8.1f %%  %s\n", (key.first + ": " + key.second).c_str(),
+                  worst.comparisons, worst.result.error, 100 * worst.result.share,
+                  worst.name.c_str());
     }
     if (const char* folder = std::getenv("TRIREME_PARITY_REPORT")) {
       write(std::string(folder) + "/np" + std::to_string(world().size()) + ".tsv");
@@ -92,12 +95,14 @@ class Parity : public AtSite, public testing::WithParamInterface<const GoldenCas
 TEST_P(Parity, Case) {
   const GoldenCase& c = *GetParam();
   const Family* family = family_of(c);
-  ASSERT_NE(family, nullptr) << "there is no check for cases like " << c.name << ": add one to tests/parity/cases.cpp";
+  ASSERT_NE(family, nullptr) << "there is no check for cases like " << c.name
+                             << ": add one to tests/parity/cases.cpp";
   record().compared.clear();
   record().ran.push_back(c.name);
   family->check(c);
   for (const auto& [field, key] : c.outputs) {
-    EXPECT_TRUE(record().compared.contains(field)) << c.name << ": the check does not look at the output " << field;
+    EXPECT_TRUE(record().compared.contains(field))
+        << c.name << ": the check does not look at the output " << field;
   }
 }
 
@@ -105,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, Parity, testing::ValuesIn(all_cases()), test_na
 
 TEST(ParityFolder, CaseNamesAreUnique) {
   std::set<std::string> names;
-  for (const GoldenCase& c : Golden::instance().all()) EXPECT_TRUE(names.insert(c.name).second) << c.name;
+  for (const GoldenCase& c : Golden::instance().all())
+    EXPECT_TRUE(names.insert(c.name).second) << c.name;
   EXPECT_FALSE(names.empty());
 }
 

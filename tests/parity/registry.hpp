@@ -1,5 +1,6 @@
-// Compares results with golden numbers, remembers the worst error of each formula for the table at the end of the run, and
-// which outputs of the running case were compared: an output that no check looks at is a failure.
+// Compares results with golden numbers, remembers the worst error of each formula for the table at
+// the end of the run, and which outputs of the running case were compared: an output that no check
+// looks at is a failure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +25,8 @@ inline at::Tensor flat(const at::Tensor& rows) { return rows.reshape({-1}); }
 // A flat copy that collects gradients.
 at::Tensor leaf(const at::Tensor& rows);
 
-// The enumerator that a case's word names; `absent` where the case has none. Throws at a word that the program does not know.
+// The enumerator that a case's word names; `absent` where the case has none. Throws at a word that
+// the program does not know.
 template <class E>
 E choice(const GoldenCase& c, std::string_view key, E absent) {
   const auto word = c.word(key);

@@ -1,4 +1,5 @@
-// Where the golden cases are checked: on the host (host_site.cpp), or by the paths of a device (tests/fakegpu/parity_site.cpp).
+// Where the golden cases are checked: on the host (host_site.cpp), or by the paths of a device
+// (tests/fakegpu/parity_site.cpp).
 #pragma once
 
 #include <gtest/gtest.h>

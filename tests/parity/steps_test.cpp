@@ -1,5 +1,6 @@
-// Twenty supervised steps against plain PyTorch (tests/gold/make_steps.py): any number of ranks, gradient accumulation, packed
-// sequences, with and without recompute, hybrid sharding. The gold file's bounds hold for every way of running.
+// Twenty supervised steps against plain PyTorch (tests/gold/make_steps.py): any number of ranks,
+// gradient accumulation, packed sequences, with and without recompute, hybrid sharding. The gold
+// file's bounds hold for every way of running.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,9 @@ struct Run {
   config::DType compute = config::DType::f32;
 };
 
-std::filesystem::path folder() { return std::filesystem::path(std::getenv("TRIREME_SOURCE_DIR")) / "tests/gold/steps"; }
+std::filesystem::path folder() {
+  return std::filesystem::path(std::getenv("TRIREME_SOURCE_DIR")) / "tests/gold/steps";
+}
 
 const Golden& steps() {
   static const Golden golden(folder());
@@ -43,7 +46,10 @@ const Golden& steps() {
 config::OptimizerOptions optimizer_of(const GoldenCase& c) {
   const auto betas = c.numbers("betas");
   config::OptimizerOptions options;
-  options.adam = {.lr = *c.number("lr"), .betas = {betas[0], betas[1]}, .eps = *c.number("eps"), .weight_decay = *c.number("weight_decay")};
+  options.adam = {.lr = *c.number("lr"),
+                  .betas = {betas[0], betas[1]},
+                  .eps = *c.number("eps"),
+                  .weight_decay = *c.number("weight_decay")};
   options.lr_scheduler = choice(c, "scheduler", config::LrScheduler::linear);
   options.warmup_ratio = *c.number("warmup_ratio");
   options.min_lr_ratio = *c.number("min_lr_ratio");
@@ -54,9 +60,12 @@ config::OptimizerOptions optimizer_of(const GoldenCase& c) {
 class Training {
  public:
   Training(const GoldenCase& c, const Run& run)
-      : case_(c), run_(run), group_size_(world().size() / run.shard_groups),
+      : case_(c),
+        run_(run),
+        group_size_(world().size() / run.shard_groups),
         shard_(comm::Comm::split(world(), world().rank() / group_size_, world().rank(), "shard")),
-        replicas_(comm::Comm::split(world(), world().rank() % group_size_, world().rank(), "replicas")),
+        replicas_(
+            comm::Comm::split(world(), world().rank() % group_size_, world().rank(), "replicas")),
         model_(model::describe(model::open_model(path()).shape, model::HeadKind::language), shard_,
                run.shard_groups > 1 ? std::optional(replicas_.view()) : std::nullopt, at::kCPU,
                {.compute = run.compute, .recompute = run.recompute, .exchange = run.exchange}) {
@@ -90,7 +99,8 @@ class Training {
 
   // Gradients of one step in micro-batches; returns its loss.
   double gradients_of(int64_t step) {
-    GoldenRows mine(case_.input("sequences").select(0, step), case_.input("attention_mask").select(0, step));
+    GoldenRows mine(case_.input("sequences").select(0, step),
+                    case_.input("attention_mask").select(0, step));
     mine.set_action_mask(case_.input("loss_mask").select(0, step));
     std::vector<int64_t> lengths;
     for (int64_t i = 0; i < mine.samples().size(); ++i) lengths.push_back(mine.samples().length(i));
@@ -107,9 +117,11 @@ class Training {
     double here = 0;
     for (const auto& batch : batches) {
       model_.forward_backward(batch.packed, [&](const Tensor& hidden, const Tensor& head) {
-        const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), head, batch.targets, 1.0, kernels::Entropy::skip);
-        Tensor loss = ppo::sft_loss(out.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
-                                    config::LossAggregation::token_mean, normalizer);
+        const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), head,
+                                                  batch.targets, 1.0, kernels::Entropy::skip);
+        Tensor loss =
+            ppo::sft_loss(out.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
+                          config::LossAggregation::token_mean, normalizer);
         here += loss.item<double>();
         return loss;
       });
@@ -130,7 +142,8 @@ void train_and_compare(const GoldenCase& c, const Run& run) {
   training.run();
   expect_matches(c, "lrs", at::tensor(training.rates));
   if (run.compute == config::DType::bf16) {
-    // Twice the distance of PyTorch's own bf16 run from float32: a third rounding of the same kind lies within it.
+    // Twice the distance of PyTorch's own bf16 run from float32: a third rounding of the same kind
+    // lies within it.
     expect_matches(c, "bf16_losses", at::tensor(training.losses));
     return;
   }
@@ -151,29 +164,37 @@ using Steps = AtSite;
 
 TEST_F(Steps, EveryModelWithPackedMicroBatches) {
   ASSERT_EQ(steps().all().size(), 3u);
-  for (const GoldenCase* c : steps_here()) train_and_compare(*c, {.name = c->name, .micro_batch_tokens = 40});
+  for (const GoldenCase* c : steps_here())
+    train_and_compare(*c, {.name = c->name, .micro_batch_tokens = 40});
 }
 
 TEST_F(Steps, OneMicroBatchWithoutRecompute) {
-  train_and_compare(steps().at("sft_steps.llama_untied"), {.name = "one micro-batch", .recompute = 0});
+  train_and_compare(steps().at("sft_steps.llama_untied"),
+                    {.name = "one micro-batch", .recompute = 0});
 }
 
 TEST_F(Steps, OneSequencePerMicroBatchThroughTheRing) {
   if (site().device) GTEST_SKIP() << "a device has no other exchange";
   train_and_compare(steps().at("sft_steps.llama_untied"),
-                    {.name = "ring", .micro_batch_tokens = 1, .recompute = 1, .exchange = comm::ExchangeKind::mpi_ring});
+                    {.name = "ring",
+                     .micro_batch_tokens = 1,
+                     .recompute = 1,
+                     .exchange = comm::ExchangeKind::mpi_ring});
 }
 
 TEST_F(Steps, HybridSharding) {
   if (world().size() == 1) GTEST_SKIP() << "one rank has no groups";
   const auto& c = steps().at("sft_steps.llama_tied");
-  train_and_compare(c, {.name = "every rank a group", .micro_batch_tokens = 40, .shard_groups = world().size()});
-  if (world().size() % 2 == 0) train_and_compare(c, {.name = "two groups", .recompute = 0, .shard_groups = 2});
+  train_and_compare(
+      c, {.name = "every rank a group", .micro_batch_tokens = 40, .shard_groups = world().size()});
+  if (world().size() % 2 == 0)
+    train_and_compare(c, {.name = "two groups", .recompute = 0, .shard_groups = 2});
 }
 
 TEST_F(Steps, Bf16) {
   for (const GoldenCase* c : steps_here()) {
-    train_and_compare(*c, {.name = c->name + " bf16", .micro_batch_tokens = 40, .compute = config::DType::bf16});
+    train_and_compare(
+        *c, {.name = c->name + " bf16", .micro_batch_tokens = 40, .compute = config::DType::bf16});
   }
 }
 

@@ -1,4 +1,5 @@
-// Gradients and AdamW steps of the golden models, computed by OpenRLHF's actor and torch (F1, OPT), by either exchange.
+// Gradients and AdamW steps of the golden models, computed by OpenRLHF's actor and torch (F1, OPT),
+// by either exchange.
 #include "torch/torch.hpp"
 
 #include "parity/cases.hpp"
@@ -37,8 +38,8 @@ struct ActionRows {
 double forward_backward(zero::ShardedModel& model, const ActionRows& rows, double sign) {
   double value = 0;
   model.forward_backward(rows.batch.packed, [&](const Tensor& hidden, const Tensor& weight) {
-    const auto out = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight, rows.batch.targets, 1.0,
-                                              kernels::Entropy::skip);
+    const auto out = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight,
+                                              rows.batch.targets, 1.0, kernels::Entropy::skip);
     const Tensor mean = out.log_probs.sum().mul(sign / rows.count);
     value = mean.item<double>();
     return mean;

@@ -18,6 +18,7 @@ CODE = {".hpp", ".cpp", ".cu", ".cuh", ".h"}
 HEADERS = {".hpp", ".cuh", ".h"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+LOOP_LINES = LAYERS["most_lines"]["src/driver/ppo_loop.cpp"]
 TABLE_BEGIN, TABLE_END = "<!-- modules: begin -->", "<!-- modules: end -->"
 
 # A public header may show tensors, nothing else that is not ours.
@@ -318,7 +319,7 @@ BROKEN = {
     "S::S() has": ("src/zero/i.cpp", f"S::S(int a) : a_(a), b_{{1}} {{\n  for (;;) {{\n{LONG_BODY}\n  }}\n}}\n"),
     "there is no test tests/unit/gone_test.cpp": ("docs/dev/fault_coverage.md", "| `tests/unit/gone_test.cpp` |\n"),
     "there is no test test_gone": ("docs/dev/fault_coverage.md", "| `here_test.test_here`, `test_gone` |\n"),
-    "src/driver/ppo_loop.cpp: 301 lines (limit": ("src/driver/ppo_loop.cpp", "int x;\n" * 301),
+    f"src/driver/ppo_loop.cpp: {LOOP_LINES + 1} lines (limit": ("src/driver/ppo_loop.cpp", "int x;\n" * (LOOP_LINES + 1)),
     "to be wrapped by 1 file": ("src/base/second.cpp", "#include <spdlog/spdlog.h>\n"),
 }
 

@@ -17,8 +17,7 @@ void* counted(size_t bytes) {
   allocated_bytes += static_cast<int64_t>(bytes);
   ++allocations;
   const int64_t live = live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
-  for (int64_t peak = peak_bytes; live > peak && !peak_bytes.compare_exchange_weak(peak, live);) {
-  }
+  for (int64_t peak = peak_bytes; live > peak && !peak_bytes.compare_exchange_weak(peak, live);) {}
   return memory;
 }
 
@@ -36,9 +35,7 @@ void* operator new[](size_t bytes) { return trireme::test::counted(bytes); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return trireme::test::counted(bytes);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  } catch (const std::bad_alloc&) { return nullptr; }
 }
 void operator delete(void* memory) noexcept { trireme::test::freed(memory); }
 void operator delete[](void* memory) noexcept { trireme::test::freed(memory); }

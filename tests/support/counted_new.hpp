@@ -1,4 +1,5 @@
-// Allocations of a program that is built with counted_new.cpp, counted by its operators new and delete.
+// Allocations of a program that is built with counted_new.cpp, counted by its operators new and
+// delete.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,8 @@ namespace trireme::test {
 
 extern std::atomic<int64_t> allocated_bytes;  // since the start
 extern std::atomic<int64_t> allocations;
-extern std::atomic<int64_t> live_bytes;       // not freed yet, as malloc rounds them
-extern std::atomic<int64_t> peak_bytes;       // the most of them since somebody set it back
+extern std::atomic<int64_t> live_bytes;  // not freed yet, as malloc rounds them
+extern std::atomic<int64_t> peak_bytes;  // the most of them since somebody set it back
 
 // What building something takes, for one thread.
 struct Footprint {

@@ -1,5 +1,6 @@
-// Cases for every kind of exchange: what is gathered, what is summed, and the protocol under ranks of different speed. One file of a test
-// program includes this and instantiates the suites with the places that it knows (INSTANTIATE_TEST_SUITE_P).
+// Cases for every kind of exchange: what is gathered, what is summed, and the protocol under ranks
+// of different speed. One file of a test program includes this and instantiates the suites with the
+// places that it knows (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
 #include <cmath>
@@ -12,7 +13,7 @@ namespace trireme::test {
 struct Place {
   std::string name;
   std::function<std::unique_ptr<Lane>()> make;
-  bool window = false;    // nothing crosses between the ranks of a node
+  bool window = false;       // nothing crosses between the ranks of a node
   bool rounds_sums = false;  // of bf16: as they leave a node, or are added by others than us
 };
 inline std::string name_of(const testing::TestParamInfo<Place>& info) { return info.param.name; }
@@ -40,9 +41,11 @@ TEST_P(Exchange, GathersAndSumsInRankOrder) {
   EXPECT_EQ(crossed > 0, crosses) << crossed << " bytes";
 }
 
-// Sums of bf16 values: each rank's are rounded, then added in fp32 within a node; a sum that leaves a node is rounded once more. None is further from the
-// sum of what the ranks had than these roundings allow.
-inline float half_sum(const std::vector<float>& of_ranks, bool rounds_sums, const std::vector<int>& node_of) {
+// Sums of bf16 values: each rank's are rounded, then added in fp32 within a node; a sum that leaves
+// a node is rounded once more. None is further from the sum of what the ranks had than these
+// roundings allow.
+inline float half_sum(const std::vector<float>& of_ranks, bool rounds_sums,
+                      const std::vector<int>& node_of) {
   if (of_ranks.size() == 1) return of_ranks[0];
   float sum = in_bf16(of_ranks[0]);
   double exact = of_ranks[0], room = std::abs(of_ranks[0]);
@@ -63,8 +66,11 @@ TEST_P(Exchange, SumsInHalfPrecision) {
   ExchangeUser whole(*lane_, slots_, options);
   options.reduce_type = comm::DType::bf16;
   const auto topology = comm::discover(world());
-  const auto node_of = GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
-  ExchangeUser half(*lane_, slots_, options, [&](const std::vector<float>& of_ranks) { return half_sum(of_ranks, GetParam().rounds_sums, node_of); });
+  const auto node_of =
+      GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+  ExchangeUser half(*lane_, slots_, options, [&](const std::vector<float>& of_ranks) {
+    return half_sum(of_ranks, GetParam().rounds_sums, node_of);
+  });
   for (int round = 0; round < 3; ++round) {
     for (ExchangeUser* user : {&whole, &half}) {
       user->write(round);
@@ -73,20 +79,24 @@ TEST_P(Exchange, SumsInHalfPrecision) {
       EXPECT_EQ(user->wrong(), 0) << "round " << round;
     }
   }
-  const auto bytes = [](const ExchangeUser& user) { return world().sum(user->counters().reduced_bytes); };
+  const auto bytes = [](const ExchangeUser& user) {
+    return world().sum(user->counters().reduced_bytes);
+  };
   EXPECT_EQ(2 * bytes(half), bytes(whole));
   EXPECT_EQ(bytes(half) > 0, bytes(whole) > 0);
   const auto memory = [](const ExchangeUser& user) { return user->counters().gradient_memory; };
   EXPECT_LE(memory(half), memory(whole)) << "rounded where they lie";
 }
 
-// Without reductions in between (frozen passes) only begin_update() keeps a fast rank from overwriting what a slow one reads.
+// Without reductions in between (frozen passes) only begin_update() keeps a fast rank from
+// overwriting what a slow one reads.
 TEST_P(Exchange, WeightsStayUntilAllReadersSignedOff) {
   ExchangeUser user(*lane_, slots_, lane_->options());
   for (int round = 0; round < 3; ++round) {
     user.write(round);
     user.gather(1);
-    if (world().rank() == round % world().size()) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    if (world().rank() == round % world().size())
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
     user.check_weights(1, round);
   }
   EXPECT_EQ(user.wrong(), 0);
@@ -142,9 +152,12 @@ TEST_P(Exchange, RoundsOnThreads) {
     other.join();
   };
   const auto topology = comm::discover(world());
-  const auto node_of = GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+  const auto node_of =
+      GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
   ExchangeUser user(*lane_, one_stage(world().size(), 170001), options,
-                    [&](const std::vector<float>& of_ranks) { return half_sum(of_ranks, GetParam().rounds_sums, node_of); });
+                    [&](const std::vector<float>& of_ranks) {
+                      return half_sum(of_ranks, GetParam().rounds_sums, node_of);
+                    });
   for (int round = 0; round < 2; ++round) {
     user.fill_gradients(0, round);
     user.reduce(0);
@@ -168,7 +181,8 @@ TEST_P(RingExchange, RefusesToOverwriteWeightsInUse) {
   EXPECT_THROW(user->gathered(0), UserError);
 }
 
-// Two exchanges with one memory, of which the second is larger: each finds its weights after the other had the memory.
+// Two exchanges with one memory, of which the second is larger: each finds its weights after the
+// other had the memory.
 TEST_P(RingExchange, SharesItsMemoryInTurns) {
   const int ranks = world().size();
   auto options = lane_->options();
@@ -196,7 +210,8 @@ TEST_P(RingExchange, SharesItsMemoryInTurns) {
       EXPECT_FALSE(large->holds(0));
     }
     EXPECT_EQ(options.rings->turns(), 5);
-    EXPECT_EQ(small->counters().weight_memory + large->counters().weight_memory, 4 * (128 + 320));  // own slices alone
+    EXPECT_EQ(small->counters().weight_memory + large->counters().weight_memory,
+              4 * (128 + 320));  // own slices alone
     // In the middle of a pass nobody may take it.
     small->gather(0);
     small->gathered(0);

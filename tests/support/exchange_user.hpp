@@ -1,4 +1,5 @@
-// What tests do with an exchange, on the host or on a device: weights are written, gathered and looked at, gradients are summed.
+// What tests do with an exchange, on the host or on a device: weights are written, gathered and
+// looked at, gradients are summed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@
 
 namespace trireme::test {
 
-// Where what a test computes itself runs: here and now, or later, in the order of a device's stream.
+// Where what a test computes itself runs: here and now, or later, in the order of a device's
+// stream.
 class Lane {
  public:
   struct Use {
@@ -33,7 +35,9 @@ class Lane {
   virtual void run(const std::vector<Use>& uses, std::function<void()> body) = 0;
   virtual float* allocate(int64_t elements) = 0;  // lives as long as the lane
   virtual void wait() = 0;
-  virtual std::shared_ptr<void> during(const char* /*what*/) { return nullptr; }  // until it is destroyed, this is what the test does
+  virtual std::shared_ptr<void> during(const char* /*what*/) {
+    return nullptr;
+  }  // until it is destroyed, this is what the test does
 };
 
 class HostLane final : public Lane {
@@ -46,7 +50,9 @@ class HostLane final : public Lane {
     return options;
   }
   void run(const std::vector<Use>&, std::function<void()> body) override { body(); }
-  float* allocate(int64_t elements) override { return memory_.emplace_back(static_cast<size_t>(elements)).data(); }
+  float* allocate(int64_t elements) override {
+    return memory_.emplace_back(static_cast<size_t>(elements)).data();
+  }
   void wait() override {}
 
  private:
@@ -54,7 +60,8 @@ class HostLane final : public Lane {
   std::deque<std::vector<float>> memory_;
 };
 
-// Per stage its parameters, each with a number of elements per rank; slots begin at multiples of 32.
+// Per stage its parameters, each with a number of elements per rank; slots begin at multiples
+// of 32.
 using Stages = std::vector<std::vector<std::pair<size_t, int64_t>>>;
 inline std::vector<comm::SlotGeometry> slots_of(const Stages& stages, int ranks) {
   std::vector<comm::SlotGeometry> slots;
@@ -71,7 +78,12 @@ inline std::vector<comm::SlotGeometry> slots_of(const Stages& stages, int ranks)
 
 // Parameter 0 is in the first and the last (tied). Numbers per rank are odd on purpose.
 inline std::vector<comm::SlotGeometry> five_stages(int ranks) {
-  return slots_of({{{0, 700}}, {{1, 13}, {2, 129}}, {{3, 13}, {4, 129}, {5, 1}}, {{6, 300}}, {{7, 5}, {0, 700}}}, ranks);
+  return slots_of({{{0, 700}},
+                   {{1, 13}, {2, 129}},
+                   {{3, 13}, {4, 129}, {5, 1}},
+                   {{6, 300}},
+                   {{7, 5}, {0, 700}}},
+                  ranks);
 }
 
 inline std::vector<comm::SlotGeometry> one_stage(int ranks, int64_t per_rank) {
@@ -79,12 +91,14 @@ inline std::vector<comm::SlotGeometry> one_stage(int ranks, int64_t per_rank) {
 }
 
 inline float weight_value(size_t id, int rank, int64_t i, int version) {
-  return static_cast<float>(1000 * version + 100 * rank) + static_cast<float>(id) + 0.001f * static_cast<float>(i);
+  return static_cast<float>(1000 * version + 100 * rank) + static_cast<float>(id) +
+         0.001f * static_cast<float>(i);
 }
 // Values whose sum depends on the order of addition.
 inline float gradient_value(int rank, int stage, size_t p, int64_t i, int round) {
-  return (rank % 2 ? -1.f : 1.f) * (1.0e4f / static_cast<float>(1 + rank)) + 0.37f * static_cast<float>(i) +
-         static_cast<float>(stage) + 0.1f * static_cast<float>(p) + static_cast<float>(round);
+  return (rank % 2 ? -1.f : 1.f) * (1.0e4f / static_cast<float>(1 + rank)) +
+         0.37f * static_cast<float>(i) + static_cast<float>(stage) + 0.1f * static_cast<float>(p) +
+         static_cast<float>(round);
 }
 
 // How an exchange adds up what the ranks have, in their order.
@@ -99,8 +113,12 @@ inline float in_bf16(float value) { return base::bf16_to_float(base::float_to_bf
 // An exchange and what a model does with it. What is wrong is counted where the lane runs.
 class ExchangeUser {
  public:
-  ExchangeUser(Lane& lane, std::vector<comm::SlotGeometry> slots, const comm::ExchangeOptions& options, SumOfRanks sum = fp32_sum)
-      : lane_(lane), slots_(std::move(slots)), sum_(std::move(sum)), exchange_(comm::make_shard_exchange(world(), slots_, options)) {}
+  ExchangeUser(Lane& lane, std::vector<comm::SlotGeometry> slots,
+               const comm::ExchangeOptions& options, SumOfRanks sum = fp32_sum)
+      : lane_(lane),
+        slots_(std::move(slots)),
+        sum_(std::move(sum)),
+        exchange_(comm::make_shard_exchange(world(), slots_, options)) {}
 
   comm::ShardExchange& operator*() const { return *exchange_; }
   comm::ShardExchange* operator->() const { return exchange_.get(); }
@@ -122,7 +140,8 @@ class ExchangeUser {
         done[parameter.id] = true;
         auto* own = reinterpret_cast<float*>(exchange_->own_slice(parameter.id));
         lane_.run({{own, parameter.per_rank, true}}, [=] {
-          for (int64_t i = 0; i < parameter.per_rank; ++i) own[i] = weight_value(parameter.id, world().rank(), i, version);
+          for (int64_t i = 0; i < parameter.per_rank; ++i)
+            own[i] = weight_value(parameter.id, world().rank(), i, version);
         });
       }
     }
@@ -145,7 +164,8 @@ class ExchangeUser {
       lane_.run({{values, world().size() * parameter.per_rank, false}}, [=, this] {
         for (int rank = 0; rank < world().size(); ++rank) {
           for (int64_t i = 0; i < parameter.per_rank; ++i) {
-            wrong_ += values[rank * parameter.per_rank + i] != weight_value(parameter.id, rank, i, version);
+            wrong_ += values[rank * parameter.per_rank + i] !=
+                      weight_value(parameter.id, rank, i, version);
           }
         }
       });
@@ -177,7 +197,8 @@ class ExchangeUser {
     std::vector<float*> into;
     for (const auto& parameter : slot.parameters) {
       float* sum = into.emplace_back(lane_.allocate(parameter.per_rank));
-      lane_.run({{sum, parameter.per_rank, true}}, [=] { std::fill(sum, sum + parameter.per_rank, 0.5f); });
+      lane_.run({{sum, parameter.per_rank, true}},
+                [=] { std::fill(sum, sum + parameter.per_rank, 0.5f); });
     }
     exchange_->finish_reduce(stage, into);
     for (size_t p = 0; p < into.size(); ++p) {
@@ -186,13 +207,15 @@ class ExchangeUser {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t at = world().rank() * n + i;
           std::vector<float> of_ranks;
-          for (int rank = 0; rank < world().size(); ++rank) of_ranks.push_back(gradient_value(rank, stage, p, at, round));
+          for (int rank = 0; rank < world().size(); ++rank)
+            of_ranks.push_back(gradient_value(rank, stage, p, at, round));
           wrong_ += sums[i] != 0.5f + sum_(of_ranks);
         }
       });
     }
   }
-  // The stage order of training. The next stage is gathered while one is in use; every rank is late in its turn.
+  // The stage order of training. The next stage is gathered while one is in use; every rank is late
+  // in its turn.
   void forward(int version) {
     gather(0);
     for (int stage = 0; stage <= last(); ++stage) {
@@ -216,7 +239,8 @@ class ExchangeUser {
 
  private:
   static void dawdle(int step) {
-    if (step % world().size() == world().rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (step % world().size() == world().rank())
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
   Lane& lane_;

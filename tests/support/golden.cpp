@@ -33,7 +33,8 @@ namespace {
 std::map<std::string, std::string, std::less<>> text_map(const json& object, const char* key) {
   std::map<std::string, std::string, std::less<>> out;
   if (!object.contains(key)) return out;
-  for (const auto& [name, value] : object.at(key).items()) out.emplace(name, value.get<std::string>());
+  for (const auto& [name, value] : object.at(key).items())
+    out.emplace(name, value.get<std::string>());
   return out;
 }
 
@@ -48,27 +49,35 @@ const model::SafetensorsFile& opened(const std::filesystem::path& path) {
 at::Tensor load(const std::filesystem::path& path, const std::string& key) {
   const auto& file = opened(path);
   const auto found = file.entries().find(key);
-  if (found == file.entries().end()) throw std::runtime_error(path.string() + " has no tensor " + key);
+  if (found == file.entries().end())
+    throw std::runtime_error(path.string() + " has no tensor " + key);
   const auto& entry = found->second;
   const bool integer = entry.type == model::StoredType::i64;
-  if (!integer && entry.type != model::StoredType::f32) throw std::runtime_error(key + " is neither F32 nor I64");
-  at::Tensor out = at::empty(entry.spec.shape, at::TensorOptions().dtype(integer ? at::kLong : at::kFloat));
+  if (!integer && entry.type != model::StoredType::f32)
+    throw std::runtime_error(key + " is neither F32 nor I64");
+  at::Tensor out =
+      at::empty(entry.spec.shape, at::TensorOptions().dtype(integer ? at::kLong : at::kFloat));
   const auto bytes = file.bytes(entry);
   if (!bytes.empty()) std::memcpy(out.data_ptr(), bytes.data(), bytes.size());
   return out;
 }
 
-const std::string& key_of(const std::map<std::string, std::string, std::less<>>& fields, std::string_view field,
-                          const std::string& name) {
+const std::string& key_of(const std::map<std::string, std::string, std::less<>>& fields,
+                          std::string_view field, const std::string& name) {
   const auto found = fields.find(field);
-  if (found == fields.end()) throw std::runtime_error("the golden case " + name + " has no field " + std::string(field));
+  if (found == fields.end())
+    throw std::runtime_error("the golden case " + name + " has no field " + std::string(field));
   return found->second;
 }
 
 }  // namespace
 
-at::Tensor GoldenCase::input(std::string_view field) const { return load(folder_ / file, key_of(inputs, field, name)); }
-at::Tensor GoldenCase::output(std::string_view field) const { return load(folder_ / file, key_of(outputs, field, name)); }
+at::Tensor GoldenCase::input(std::string_view field) const {
+  return load(folder_ / file, key_of(inputs, field, name));
+}
+at::Tensor GoldenCase::output(std::string_view field) const {
+  return load(folder_ / file, key_of(outputs, field, name));
+}
 
 std::optional<double> GoldenCase::number(std::string_view key) const {
   const json* found = hyper_->find(key);
@@ -97,9 +106,11 @@ std::vector<std::string> GoldenCase::words(std::string_view key) const {
 
 Comparison GoldenCase::compare(std::string_view field, const at::Tensor& got) const {
   const auto limit = tolerance.find(field);
-  if (limit == tolerance.end()) throw std::runtime_error(name + " states no tolerance for " + std::string(field));
+  if (limit == tolerance.end())
+    throw std::runtime_error(name + " states no tolerance for " + std::string(field));
   const auto mask = compare_mask.find(field);
-  return test::compare(got, output(field), limit->second, mask == compare_mask.end() ? at::Tensor() : input(mask->second));
+  return test::compare(got, output(field), limit->second,
+                       mask == compare_mask.end() ? at::Tensor() : input(mask->second));
 }
 
 testing::AssertionResult GoldenCase::matches(std::string_view field, const at::Tensor& got) const {
@@ -115,13 +126,14 @@ Comparison mismatch(const std::string& problem) { return {HUGE_VAL, HUGE_VAL, pr
 // How the elements that count differ.
 struct Differences {
   int64_t compared = 0;
-  int64_t beyond = 0;   // elements farther off than the bound
-  int64_t worst = -1;   // the one that uses up most of its bound
-  double share = 0;     // of that bound
-  double largest = 0;   // absolute
+  int64_t beyond = 0;  // elements farther off than the bound
+  int64_t worst = -1;  // the one that uses up most of its bound
+  double share = 0;    // of that bound
+  double largest = 0;  // absolute
 };
 
-Differences differences(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& selected) {
+Differences differences(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance,
+                        const at::Tensor& selected) {
   const double* a = got.const_data_ptr<double>();
   const double* b = want.const_data_ptr<double>();
   Differences out;
@@ -141,10 +153,12 @@ Differences differences(const at::Tensor& got, const at::Tensor& want, const Tol
 
 }  // namespace
 
-Comparison compare(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& mask) {
+Comparison compare(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance,
+                   const at::Tensor& mask) {
   if (!got.defined()) return mismatch("the result is undefined");
   if (got.numel() != want.numel()) {
-    return mismatch("the result has " + std::to_string(got.numel()) + " elements, the reference " + std::to_string(want.numel()));
+    return mismatch("the result has " + std::to_string(got.numel()) + " elements, the reference " +
+                    std::to_string(want.numel()));
   }
   const at::Tensor g = got.detach().to(at::kCPU, at::kDouble).contiguous();
   const at::Tensor w = want.to(at::kDouble).contiguous();
@@ -159,13 +173,15 @@ Comparison compare(const at::Tensor& got, const at::Tensor& want, const Toleranc
   Comparison out{found.largest, found.share, ""};
   if (found.beyond == 0) return out;
   if (tolerance.outlier_fraction > 0) {  // the outlier rule has two limits of its own
-    out.share = std::max(static_cast<double>(found.beyond) / (tolerance.outlier_fraction * static_cast<double>(found.compared)),
+    out.share = std::max(static_cast<double>(found.beyond) /
+                             (tolerance.outlier_fraction * static_cast<double>(found.compared)),
                          found.largest / tolerance.outlier_atol);
     if (out.share <= 1) return out;
   }
   std::ostringstream text;
-  text << found.beyond << " of " << found.compared << " elements beyond the tolerance, worst at " << found.worst << ": got "
-       << g.const_data_ptr<double>()[found.worst] << ", want " << w.const_data_ptr<double>()[found.worst];
+  text << found.beyond << " of " << found.compared << " elements beyond the tolerance, worst at "
+       << found.worst << ": got " << g.const_data_ptr<double>()[found.worst] << ", want "
+       << w.const_data_ptr<double>()[found.worst];
   out.problem = text.str();
   return out;
 }
@@ -184,7 +200,9 @@ const Golden& Golden::instance() {
 Golden::Golden(std::filesystem::path folder) {
   const auto path = folder / "cases.json";
   std::ifstream stream(path);
-  if (!stream) throw std::runtime_error("no golden cases at " + path.string() + ": set TRIREME_SOURCE_DIR or TRIREME_PARITY_DIR");
+  if (!stream)
+    throw std::runtime_error("no golden cases at " + path.string() +
+                             ": set TRIREME_SOURCE_DIR or TRIREME_PARITY_DIR");
   const json document = json::parse(stream);
   for (const json& row : document.at("cases")) {
     GoldenCase entry;
@@ -196,7 +214,8 @@ Golden::Golden(std::filesystem::path folder) {
     entry.outputs = text_map(row, "outputs");
     entry.compare_mask = text_map(row, "compare_mask");
     for (const auto& [field, limits] : row.at("tolerance").items()) {
-      entry.tolerance[field] = {limits.at("rtol"), limits.at("atol"), limits.value("outlier_atol", 0.0),
+      entry.tolerance[field] = {limits.at("rtol"), limits.at("atol"),
+                                limits.value("outlier_atol", 0.0),
                                 limits.value("outlier_fraction", 0.0)};
     }
     entry.hyper_ = std::make_shared<const GoldenCase::Hyper>(GoldenCase::Hyper{row.at("hyper")});
@@ -240,7 +259,8 @@ std::vector<const GoldenCase*> Golden::with_formula(std::string_view formula) co
 }
 
 std::vector<const GoldenCase*> Golden::in_file(std::string_view stem) const {
-  return select(cases_, [&](const GoldenCase& c) { return std::filesystem::path(c.file).stem() == stem; });
+  return select(cases_,
+                [&](const GoldenCase& c) { return std::filesystem::path(c.file).stem() == stem; });
 }
 
 }  // namespace trireme::test

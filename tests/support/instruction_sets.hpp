@@ -10,7 +10,8 @@ namespace trireme::test {
 // From portable to base::best_isa().
 inline std::vector<base::Isa> usable_instruction_sets() {
   std::vector<base::Isa> out;
-  for (const auto isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512, base::Isa::avx512_bf16}) {
+  for (const auto isa :
+       {base::Isa::portable, base::Isa::avx2, base::Isa::avx512, base::Isa::avx512_bf16}) {
     if (isa <= base::best_isa()) out.push_back(isa);
   }
   return out;

@@ -1,5 +1,6 @@
-// GoogleTest under MPI: rank 0 prints, the verdict is the maximum over ranks, no test run is a failure, and a watchdog
-// names the rank and the test that hangs. Without a launcher it runs as one process (MPI singleton).
+// GoogleTest under MPI: rank 0 prints, the verdict is the maximum over ranks, no test run is a
+// failure, and a watchdog names the rank and the test that hangs. Without a launcher it runs as one
+// process (MPI singleton).
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -21,7 +22,8 @@ class QuietPrinter : public testing::EmptyTestEventListener {
   explicit QuietPrinter(int rank) : rank_(rank) {}
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (result.failed()) {
-      std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, result.file_name(), result.line_number(), result.message());
+      std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, result.file_name(), result.line_number(),
+                   result.message());
     }
   }
 
@@ -29,10 +31,12 @@ class QuietPrinter : public testing::EmptyTestEventListener {
   int rank_;
 };
 
-// Ends the job when one test takes longer than the limit: a hang in a collective has no other way out.
+// Ends the job when one test takes longer than the limit: a hang in a collective has no other way
+// out.
 class Watchdog : public testing::EmptyTestEventListener {
  public:
-  Watchdog(int rank, int limit_seconds) : rank_(rank), limit_(limit_seconds), thread_([this] { watch(); }) {}
+  Watchdog(int rank, int limit_seconds)
+      : rank_(rank), limit_(limit_seconds), thread_([this] { watch(); }) {}
   ~Watchdog() override {
     done_ = true;
     thread_.join();
@@ -46,7 +50,9 @@ class Watchdog : public testing::EmptyTestEventListener {
  private:
   static long now() {
     using namespace std::chrono;
-    return static_cast<long>(duration_cast<seconds>(steady_clock::now().time_since_epoch()).count()) + 1;
+    return static_cast<long>(
+               duration_cast<seconds>(steady_clock::now().time_since_epoch()).count()) +
+           1;
   }
   void watch() {
     while (!done_) {
@@ -71,14 +77,16 @@ int test_limit_seconds() {
   return text ? std::atoi(text) : 100;
 }
 
-// TRIREME_ISA, before anything computes. What this processor lacks is no failure: the test cannot run here.
+// TRIREME_ISA, before anything computes. What this processor lacks is no failure: the test cannot
+// run here.
 int cap_instruction_set() {
   try {
     trireme::base::cap_libraries();
     return 0;
   } catch (const trireme::UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return error.code() == trireme::ExitCode::unfit_environment ? 125 : static_cast<int>(error.code());
+    return error.code() == trireme::ExitCode::unfit_environment ? 125
+                                                                : static_cast<int>(error.code());
   }
 }
 

@@ -17,7 +17,9 @@
 
 namespace trireme::test {
 
-inline std::filesystem::path tokenizer_folder() { return source_folder() / "inputs/tutorial/tokenizer"; }
+inline std::filesystem::path tokenizer_folder() {
+  return source_folder() / "inputs/tutorial/tokenizer";
+}
 inline const text::Tokenizer& tokenizer() {
   static const auto tokenizer = text::Tokenizer::load(tokenizer_folder());
   return tokenizer;
@@ -26,7 +28,8 @@ inline const text::Tokenizer& tokenizer() {
 // A data set of these lines; written by each rank for itself, over those of the call before.
 inline data::SetOptions lines(const std::string& text) {
   struct File {
-    std::filesystem::path path = std::filesystem::temp_directory_path() / base::text("trireme-driver-rows-", getpid(), ".jsonl");
+    std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                 base::text("trireme-driver-rows-", getpid(), ".jsonl");
     ~File() { std::filesystem::remove(path); }
   };
   static const File file;
@@ -39,7 +42,9 @@ inline data::SetOptions lines(const std::string& text) {
 // A folder of all ranks, removed at the end. Construction and destruction are collective.
 class SharedFolder {
  public:
-  SharedFolder() : path_(std::filesystem::temp_directory_path() / base::text("trireme-driver-", world().broadcast_value(getpid(), 0))) {
+  SharedFolder()
+      : path_(std::filesystem::temp_directory_path() /
+              base::text("trireme-driver-", world().broadcast_value(getpid(), 0))) {
     if (world().rank() == 0) std::filesystem::create_directories(path_);
     world().barrier();
   }

@@ -1,5 +1,6 @@
-// What one rank of a large job builds of the whole job before it computes anything: 4,096 ranks on 512 nodes, half of which train a model of 70B and
-// half of which generate with it, and a rollout of 16,384 sequences. docs/dev/scale.md has the bytes of each.
+// What one rank of a large job builds of the whole job before it computes anything: 4,096 ranks on
+// 512 nodes, half of which train a model of 70B and half of which generate with it, and a rollout
+// of 16,384 sequences. docs/dev/scale.md has the bytes of each.
 #pragma once
 
 #include <functional>
@@ -48,7 +49,8 @@ struct ScaleJob {
     models.slices = model::tensor_parallel_layout(spec, degree);
     models.reference = models.actor;
     shards = base::ShardLayout::by_rows(spec.tensors(), trainers);
-    for (int64_t i = 0; i < sequences; ++i) listed.push_back({static_cast<uint64_t>(i), 200 + (i * 7919) % 1801});
+    for (int64_t i = 0; i < sequences; ++i)
+      listed.push_back({static_cast<uint64_t>(i), 200 + (i * 7919) % 1801});
     owner = learn::spread_over(listed, roles.trainer);
   }
 
@@ -86,17 +88,27 @@ inline std::vector<ScalePiece> scale_pieces(const ScaleJob& job) {
       {"role map, replicas and their places",
        [&](int) {
          auto roles = config::resolve_ranks(job.options.ranks, ScaleJob::ranks, job.node_of_rank);
-         auto replicas = config::replica_groups(roles.generator, job.node_of_rank, ScaleJob::degree);
+         auto replicas =
+             config::replica_groups(roles.generator, job.node_of_rank, ScaleJob::degree);
          auto text = config::describe_placement(job.options, roles, job.node_of_rank);
          auto advice = config::placement_warnings(job.options, roles, job.node_of_rank);
-         return kept(std::tuple(std::move(roles), std::move(replicas), std::move(text), std::move(advice)));
+         return kept(
+             std::tuple(std::move(roles), std::move(replicas), std::move(text), std::move(advice)));
        }},
       {"shards and slices of the model",
-       [&](int) { return kept(std::pair(base::ShardLayout::by_rows(job.spec.tensors(), ScaleJob::trainers), model::tensor_parallel_layout(job.spec, ScaleJob::degree))); }},
-      {"plan of the weight sync", [&](int rank) { return kept(weightsync::make_plan(job.shards, job.models.slices, job.members(), rank)); }},
+       [&](int) {
+         return kept(std::pair(base::ShardLayout::by_rows(job.spec.tensors(), ScaleJob::trainers),
+                               model::tensor_parallel_layout(job.spec, ScaleJob::degree)));
+       }},
+      {"plan of the weight sync",
+       [&](int rank) {
+         return kept(weightsync::make_plan(job.shards, job.models.slices, job.members(), rank));
+       }},
       {"memory ledger",
        [&](int rank) {
-         return kept(plan::memory_of_rank({job.options, job.roles, job.node_of_rank, job.models, *plan::known_machine("h100")}, rank));
+         return kept(plan::memory_of_rank(
+             {job.options, job.roles, job.node_of_rank, job.models, *plan::known_machine("h100")},
+             rank));
        }},
       {"order of the prompts",
        [&](int) {
@@ -104,8 +116,10 @@ inline std::vector<ScalePiece> scale_pieces(const ScaleJob& job) {
          auto drawn = sampler.draw(job.options.rollout.batch_size);
          return kept(std::pair(std::move(sampler), std::move(drawn)));
        }},
-      {"list of the sequences", [&](int) { return kept(std::pair(job.listed, learn::lengths_of(job.listed))); }},
-      {"trainer of each sequence", [&](int) { return kept(learn::spread_over(job.listed, job.roles.trainer)); }},
+      {"list of the sequences",
+       [&](int) { return kept(std::pair(job.listed, learn::lengths_of(job.listed))); }},
+      {"trainer of each sequence",
+       [&](int) { return kept(learn::spread_over(job.listed, job.roles.trainer)); }},
       {"optimizer steps of an epoch",
        [&](int) {
          ppo::PlanInput input;
@@ -116,7 +130,11 @@ inline std::vector<ScalePiece> scale_pieces(const ScaleJob& job) {
          input.micro_batch_tokens = job.options.train.micro_batch_tokens;
          return kept(ppo::plan_epoch(input));
        }},
-      {"shares of supervised rows", [&](int rank) { return kept(learn::share_of(learn::lengths_of(job.listed), ScaleJob::trainers, rank % ScaleJob::trainers)); }},
+      {"shares of supervised rows",
+       [&](int rank) {
+         return kept(learn::share_of(learn::lengths_of(job.listed), ScaleJob::trainers,
+                                     rank % ScaleJob::trainers));
+       }},
   };
 }
 

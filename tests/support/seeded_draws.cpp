@@ -1,5 +1,5 @@
-// LibTorch's generator begins with a number of the machine. Here every test begins with the same one: what a test draws is the same in
-// every run, alone or after others.
+// LibTorch's generator begins with a number of the machine. Here every test begins with the same
+// one: what a test draws is the same in every run, alone or after others.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Cases of every weight sync, wherever the tensors lie, and what other tests of it need: mixes of roles, transports, a rank's memory.
+// Cases of every weight sync, wherever the tensors lie, and what other tests of it need: mixes of
+// roles, transports, a rank's memory.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -22,20 +23,25 @@ using test::world;
 
 inline LlamaShape odd_shape() { return {2, 60, 6, 3, 8, 77, 131}; }
 
-// bf16 bits of global element e of tensor i in a version; only a few change between versions where `sparse`.
+// bf16 bits of global element e of tensor i in a version; only a few change between versions where
+// `sparse`.
 inline uint16_t value(size_t tensor, int64_t element, int64_t version, bool sparse) {
   const bool changes = !sparse || element % 97 == 0;
-  return static_cast<uint16_t>(static_cast<uint64_t>(element) * 40503u + tensor * 977u + (changes ? static_cast<uint64_t>(version) * 7919u : 0u));
+  return static_cast<uint16_t>(static_cast<uint64_t>(element) * 40503u + tensor * 977u +
+                               (changes ? static_cast<uint64_t>(version) * 7919u : 0u));
 }
 
-inline std::vector<std::vector<uint16_t>> tensors_of(const base::ShardLayout& layout, int index, int64_t version, bool sparse) {
+inline std::vector<std::vector<uint16_t>> tensors_of(const base::ShardLayout& layout, int index,
+                                                     int64_t version, bool sparse) {
   std::vector<std::vector<uint16_t>> out;
   for (size_t i = 0; i < layout.tensors().size(); ++i) {
     const base::Block block = layout.block(i, index);
     auto& values = out.emplace_back();
     for (int64_t r = 0; r < block.rows; ++r) {
       for (int64_t c = 0; c < block.columns; ++c) {
-        values.push_back(value(i, (block.row + r) * layout.tensors()[i].columns() + block.column + c, version, sparse));
+        values.push_back(value(i,
+                               (block.row + r) * layout.tensors()[i].columns() + block.column + c,
+                               version, sparse));
       }
     }
   }
@@ -61,7 +67,8 @@ inline std::vector<Roles> role_mixes() {
   if (n >= 2) {
     out.push_back({"one to the rest", {{{0}}, {std::vector<int>(all.begin() + 1, all.end())}, {}}});
     out.push_back({"the rest to one", {{std::vector<int>(all.begin() + 1, all.end())}, {{0}}, {}}});
-    out.push_back({"one to replicas", {{{0}}, std::vector<std::vector<int>>(singles.begin() + 1, singles.end()), {}}});
+    out.push_back({"one to replicas",
+                   {{{0}}, std::vector<std::vector<int>>(singles.begin() + 1, singles.end()), {}}});
   }
   if (n >= 3) out.push_back({"overlapping", {{{0, 1}}, {{1, 2}}, {}}});
   if (n >= 4) out.push_back({"two to two replicas of one", {{{0, 1}}, {{2}, {3}}, {}}});
@@ -77,11 +84,13 @@ struct Transport {
   int ranks_of_node = 0;  // made-up nodes; 0: the machine's
 
   Members of(Members members) const {
-    for (int r = 0; ranks_of_node > 0 && r < world().size(); ++r) members.node_of.push_back(r / ranks_of_node);
+    for (int r = 0; ranks_of_node > 0 && r < world().size(); ++r)
+      members.node_of.push_back(r / ranks_of_node);
     return members;
   }
 };
-inline std::vector<Transport> transports(const SyncOptions& of_place = {}, int64_t bucket_bytes = 1024) {
+inline std::vector<Transport> transports(const SyncOptions& of_place = {},
+                                         int64_t bucket_bytes = 1024) {
   SyncOptions small = of_place;
   small.plan.bucket_bytes = bucket_bytes;
   small.plan.node_bucket_bytes = bucket_bytes / 2;
@@ -121,8 +130,12 @@ class Tensors {
 class HostTensors final : public Tensors {
  public:
   uint16_t* allocate(size_t elements) override { return memory_.emplace_back(elements).data(); }
-  void write(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
-  void read(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+  void write(uint16_t* to, const uint16_t* from, size_t elements) override {
+    std::copy_n(from, elements, to);
+  }
+  void read(uint16_t* to, const uint16_t* from, size_t elements) override {
+    std::copy_n(from, elements, to);
+  }
 
  private:
   std::vector<std::vector<uint16_t>> memory_;
@@ -133,11 +146,16 @@ class WindowTensors final : public Tensors {
  public:
   WindowTensors() : alone_(comm::Comm::split(world(), world().rank(), 0, "alone")) {}
   uint16_t* allocate(size_t elements) override {
-    windows_.emplace_back(alone_.view(), static_cast<int64_t>(elements * sizeof(uint16_t)), "tensor");
+    windows_.emplace_back(alone_.view(), static_cast<int64_t>(elements * sizeof(uint16_t)),
+                          "tensor");
     return reinterpret_cast<uint16_t*>(windows_.back().part(0));
   }
-  void write(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
-  void read(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+  void write(uint16_t* to, const uint16_t* from, size_t elements) override {
+    std::copy_n(from, elements, to);
+  }
+  void read(uint16_t* to, const uint16_t* from, size_t elements) override {
+    std::copy_n(from, elements, to);
+  }
 
  private:
   comm::Comm alone_;
@@ -155,7 +173,8 @@ inline std::string name_of(const testing::TestParamInfo<Home>& info) { return in
 // A rank's memory in a sync.
 class Member {
  public:
-  Member(const base::ShardLayout& source, const base::ShardLayout& target, const Members& members, const Home& home)
+  Member(const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
+         const Home& home)
       : source_(source), target_(target), memory_(home.make()) {
     for (const auto& group : members.sources) find(group, shard_);
     for (const auto& replica : members.targets) find(replica, slice_);
@@ -171,7 +190,8 @@ class Member {
     Sources out;
     if (shard_ < 0) return out;
     const auto values = tensors_of(source_, shard_, version, sparse);
-    for (size_t i = 0; i < values.size(); ++i) memory_->write(shards_[i], values[i].data(), values[i].size());
+    for (size_t i = 0; i < values.size(); ++i)
+      memory_->write(shards_[i], values[i].data(), values[i].size());
     out.data.assign(shards_.begin(), shards_.end());
     return out;
   }
@@ -179,14 +199,17 @@ class Member {
   void expect_version(int64_t version, bool sparse) const {
     if (slice_ < 0) return;
     const auto expected = tensors_of(target_, slice_, version, sparse);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(slice(i) == expected[i]) << target_.tensors()[i].name << " version " << version;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(slice(i) == expected[i]) << target_.tensors()[i].name << " version " << version;
   }
   std::vector<uint16_t> slice(size_t tensor) const {
     std::vector<uint16_t> values(elements(target_, tensor, slice_));
     memory_->read(values.data(), slices_[tensor], values.size());
     return values;
   }
-  void set_slice(size_t tensor, const std::vector<uint16_t>& values) { memory_->write(slices_[tensor], values.data(), values.size()); }
+  void set_slice(size_t tensor, const std::vector<uint16_t>& values) {
+    memory_->write(slices_[tensor], values.data(), values.size());
+  }
   bool is_source() const { return shard_ >= 0; }
   bool is_target() const { return slice_ >= 0; }
 
@@ -210,8 +233,10 @@ class SyncIn : public testing::TestWithParam<Home> {};
 
 TEST_P(SyncIn, EveryMixOfRolesAndTransports) {
   for (const Roles& roles : role_mixes()) {
-    const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
-    const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
+    const base::ShardLayout source = base::ShardLayout::by_rows(
+        llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
+    const base::ShardLayout target =
+        llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
     for (const Transport& transport : transports(GetParam().options, GetParam().bucket_bytes)) {
       SCOPED_TRACE(testing::Message() << roles.name << ", " << transport.name);
       WeightSync sync(world(), source, target, transport.of(roles.members), transport.options);
@@ -241,7 +266,8 @@ TEST_P(SyncIn, DeltasAreSmallAndExact) {
     std::vector<std::vector<uint64_t>> bits;
     for (const auto& tensor : source.tensors()) {
       auto& words = bits.emplace_back(static_cast<size_t>(tensor.elements() / 64 + 1));
-      for (int64_t e = 0; e < tensor.elements(); e += 97) words[static_cast<size_t>(e / 64)] |= uint64_t{1} << (e % 64);
+      for (int64_t e = 0; e < tensor.elements(); e += 97)
+        words[static_cast<size_t>(e / 64)] |= uint64_t{1} << (e % 64);
     }
     for (const int64_t version : {1, 2, 3}) {
       Sources sources = member.sources(version, true);
@@ -270,7 +296,8 @@ TEST_P(SyncIn, ADifferenceInMemoryIsFoundAndHealedByAWholeSync) {
   std::vector<int> all;
   for (int r = 0; r < world().size(); ++r) all.push_back(r);
   const Members members{{all}, {{world().size() - 1}}, {}};
-  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), world().size());
+  const base::ShardLayout source =
+      base::ShardLayout::by_rows(llama_tensors(odd_shape()), world().size());
   const base::ShardLayout target = llama_slices(odd_shape(), 1);
   WeightSync sync(world(), source, target, members, GetParam().options);
   Member member(source, target, members, GetParam());
@@ -283,7 +310,8 @@ TEST_P(SyncIn, ADifferenceInMemoryIsFoundAndHealedByAWholeSync) {
     values[7] ^= 1;
     member.set_slice(5, values);
   }
-  EXPECT_THAT(sync.differences(sources, targets), testing::HasSubstr(source.tensors()[5].name)) << "on every rank";
+  EXPECT_THAT(sync.differences(sources, targets), testing::HasSubstr(source.tensors()[5].name))
+      << "on every rank";
   sync.forget();
   sync.run(1, sources, targets);
   EXPECT_EQ(sync.differences(sources, targets), "");

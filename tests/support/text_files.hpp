@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include "support/source_folder.hpp"
 #include "trireme/base/error.hpp"
@@ -22,7 +22,9 @@ inline std::filesystem::path parity_folder() {
 }
 
 // A tokenizer of the vectors: digits_bytelevel, ...
-inline text::Tokenizer load_tokenizer(const std::string& kind) { return text::Tokenizer::load(parity_folder() / "tokenizers" / kind); }
+inline text::Tokenizer load_tokenizer(const std::string& kind) {
+  return text::Tokenizer::load(parity_folder() / "tokenizers" / kind);
+}
 
 // A folder of its own that goes with the object.
 class TemporaryFolder {

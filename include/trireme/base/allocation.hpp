@@ -1,4 +1,5 @@
-// Memory that could not be had: recognised whatever threw, and told with its kind, its size, the place and what would need less.
+// Memory that could not be had: recognised whatever threw, and told with its kind, its size, the
+// place and what would need less.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +16,21 @@ struct FailedAllocation {
   int64_t bytes = 0;    // that were asked for; 0: not known
 };
 
-// nullopt for other errors. Knows std::bad_alloc and the messages of LibTorch's allocators; errors of our own (UserError) name themselves.
+// nullopt for other errors. Knows std::bad_alloc and the messages of LibTorch's allocators; errors
+// of our own (UserError) name themselves.
 std::optional<FailedAllocation> failed_allocation(const std::exception& error);
 
 // The program's operator new says so before it throws. Any thread.
 void note_failed_new(std::size_t bytes) noexcept;
 
-// What a process knows of its plan: a text that follows the message, beginning with a line break. `where` as trace::where(). One for the process;
-// an empty function: none.
-using AllocationAdvice = std::function<std::string(const FailedAllocation&, const std::string& where)>;
+// What a process knows of its plan: a text that follows the message, beginning with a line break.
+// `where` as trace::where(). One for the process; an empty function: none.
+using AllocationAdvice =
+    std::function<std::string(const FailedAllocation&, const std::string& where)>;
 void advise_on_allocations(AllocationAdvice advice);
 
-// "out of memory: 8.00 GiB of host memory could not be had (iteration 2 > train)" and the advice. Never throws.
+// "out of memory: 8.00 GiB of host memory could not be had (iteration 2 > train)" and the advice.
+// Never throws.
 std::string describe(const FailedAllocation& failure, const std::string& where) noexcept;
 
 }  // namespace trireme::base

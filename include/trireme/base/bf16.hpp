@@ -1,5 +1,6 @@
-// bf16 as its bits, and the one rounding to it: to nearest even; a NaN keeps its sign and the upper part of its payload and
-// becomes quiet, as in VCVTNEPS2BF16 and BFCVT. Always inlined: files that are compiled for one instruction set may use it.
+// bf16 as its bits, and the one rounding to it: to nearest even; a NaN keeps its sign and the upper
+// part of its payload and becomes quiet, as in VCVTNEPS2BF16 and BFCVT. Always inlined: files that
+// are compiled for one instruction set may use it.
 #pragma once
 
 #include <cstdint>

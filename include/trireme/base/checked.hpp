@@ -1,4 +1,5 @@
-// Integer arithmetic that refuses to overflow, for sizes read from files and counts handed to C libraries.
+// Integer arithmetic that refuses to overflow, for sizes read from files and counts handed to C
+// libraries.
 #pragma once
 
 #include <concepts>
@@ -13,19 +14,22 @@ namespace trireme::base {
 template <std::integral T>
 T checked_add(T a, T b) {
   T out{};
-  VALIDATE(!__builtin_add_overflow(a, b, &out), ExitCode::bad_data, "integer overflow: ", a, " + ", b);
+  VALIDATE(!__builtin_add_overflow(a, b, &out), ExitCode::bad_data, "integer overflow: ", a, " + ",
+           b);
   return out;
 }
 template <std::integral T>
 T checked_mul(T a, T b) {
   T out{};
-  VALIDATE(!__builtin_mul_overflow(a, b, &out), ExitCode::bad_data, "integer overflow: ", a, " * ", b);
+  VALIDATE(!__builtin_mul_overflow(a, b, &out), ExitCode::bad_data, "integer overflow: ", a, " * ",
+           b);
   return out;
 }
 // The same value in another integer type; throws UserError(bad_data) when it does not fit.
 template <std::integral To, std::integral From>
 To checked_cast(From value) {
-  VALIDATE(std::in_range<To>(value), ExitCode::bad_data, "the number ", value, " does not fit its type");
+  VALIDATE(std::in_range<To>(value), ExitCode::bad_data, "the number ", value,
+           " does not fit its type");
   return static_cast<To>(value);
 }
 

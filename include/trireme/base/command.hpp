@@ -12,8 +12,8 @@ struct CommandResult {
   std::string output;  // stdout and stderr, at most 64 KiB
 };
 
-// Runs `command` (searched in PATH) with nothing to read, and kills it after `timeout_seconds`. Never throws for what the command
-// does. Close-on-exec descriptors of this process stay here.
+// Runs `command` (searched in PATH) with nothing to read, and kills it after `timeout_seconds`.
+// Never throws for what the command does. Close-on-exec descriptors of this process stay here.
 CommandResult run_command(const std::vector<std::string>& command, double timeout_seconds);
 
 }  // namespace trireme::base

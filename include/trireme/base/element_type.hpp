@@ -1,5 +1,6 @@
-// What models compute with, and how their weights lie in memory: one type for all modules. What files and messages may hold besides is theirs
-// (model::StoredType, comm::DType). Kernels have two forms and choose by `== f32`: whoever adds a type goes through these.
+// What models compute with, and how their weights lie in memory: one type for all modules. What
+// files and messages may hold besides is theirs (model::StoredType, comm::DType). Kernels have two
+// forms and choose by `== f32`: whoever adds a type goes through these.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // Errors: one exception type that carries the process's exit code, and four words for conditions.
 //
 //   VALIDATE(cond, code, parts...)  user input or environment; always checked; throws UserError
-//   EXPECT(cond)                    precondition of a function   \ checked when TRIREME_ASSERTIONS is on;
-//   ASSERT(cond)                    internal condition            | throw InternalError with file:line
-//   ENSURE(cond)                    postcondition                /
+//   EXPECT(cond)                    precondition of a function   \ checked when TRIREME_ASSERTIONS
+//   is on; ASSERT(cond)                    internal condition            | throw InternalError with
+//   file:line ENSURE(cond)                    postcondition                /
 //
-// A message reads `problem (why it is one): what to do`, with the value, the key and the file:line it came from.
+// A message reads `problem (why it is one): what to do`, with the value, the key and the file:line
+// it came from.
 #pragma once
 
 #include <stdexcept>
@@ -15,7 +16,8 @@
 
 namespace trireme {
 
-// Exit codes of the program; numbers from sysexits.h where one exists. docs/user/exit_codes.md explains each.
+// Exit codes of the program; numbers from sysexits.h where one exists. docs/user/exit_codes.md
+// explains each.
 enum class ExitCode : int {
   done = 0,
   usage = 64,
@@ -49,28 +51,29 @@ class InternalError : public UserError {
 };
 
 namespace detail {
-[[noreturn]] void condition_failed(const char* word, const char* condition, const char* file, int line);
+[[noreturn]] void condition_failed(const char* word, const char* condition, const char* file,
+                                   int line);
 }
 
 }  // namespace trireme
 
-#define VALIDATE(condition, code, ...)                                                  \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                    \
-      throw ::trireme::UserError((code), ::trireme::base::text(__VA_ARGS__));           \
-    }                                                                                   \
+#define VALIDATE(condition, code, ...)                                        \
+  do {                                                                        \
+    if (!(condition)) [[unlikely]] {                                          \
+      throw ::trireme::UserError((code), ::trireme::base::text(__VA_ARGS__)); \
+    }                                                                         \
   } while (false)
 
 #if defined(TRIREME_ASSERTIONS) && TRIREME_ASSERTIONS
-#define TRIREME_CONDITION(word, condition)                                              \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                    \
-      ::trireme::detail::condition_failed(word, #condition, __FILE__, __LINE__);        \
-    }                                                                                   \
+#define TRIREME_CONDITION(word, condition)                                       \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]] {                                             \
+      ::trireme::detail::condition_failed(word, #condition, __FILE__, __LINE__); \
+    }                                                                            \
   } while (false)
 #else
-#define TRIREME_CONDITION(word, condition)  \
-  do {                                      \
+#define TRIREME_CONDITION(word, condition)   \
+  do {                                       \
     if (false) static_cast<void>(condition); \
   } while (false)
 #endif

@@ -1,5 +1,5 @@
-// Files by owned descriptors, with the durability steps that a commit needs. Every error is a UserError that names the
-// path and the reason: input_missing, permission, io_error.
+// Files by owned descriptors, with the durability steps that a commit needs. Every error is a
+// UserError that names the path and the reason: input_missing, permission, io_error.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A read-only memory map of a whole file; move-only. Throws input_missing when there is no such file.
+// A read-only memory map of a whole file; move-only. Throws input_missing when there is no such
+// file.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -49,22 +50,26 @@ class MappedFile {
 
 FileDescriptor open_read(const std::filesystem::path& path);
 std::string read_file(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 31);
-// "" where it is missing or cannot be read. Also for files of /proc and /sys, which have no size to ask for.
+// "" where it is missing or cannot be read. Also for files of /proc and /sys, which have no size to
+// ask for.
 std::string read_if_there(const std::filesystem::path& path);
 
 // Reads or writes all bytes at `offset`; a short transfer is an error.
 void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::filesystem::path& name);
-void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& name);
+void write_at(int fd, uint64_t offset, std::span<const std::byte> from,
+              const std::filesystem::path& name);
 void write_all(int fd, std::string_view text, const std::filesystem::path& name);
 
-// Writes `<path>.tmp`, syncs it, renames it over `path` and syncs the folder: after a crash either the old or the new file.
+// Writes `<path>.tmp`, syncs it, renames it over `path` and syncs the folder: after a crash either
+// the old or the new file.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 void sync_folder(const std::filesystem::path& path);
 
 // Bytes that an unprivileged writer may still use on the file system of `path`.
 uint64_t free_space(const std::filesystem::path& path);
 
-// The exit-code error for errno value `error` on `what`, e.g. "cannot write /a/b (No space left on device): free some space".
+// The exit-code error for errno value `error` on `what`, e.g. "cannot write /a/b (No space left on
+// device): free some space".
 [[noreturn]] void throw_errno(int error, std::string_view what, const std::filesystem::path& path);
 // The exit code for an error that std::filesystem threw; nullopt: it is an error of another kind.
 std::optional<ExitCode> file_error_code(const std::exception& error);

@@ -1,5 +1,6 @@
-// The program's log: stderr or stdout for people, `log.txt` of the run folder for rank 0, `logs/rank-NNNNN.log` for every rank.
-// Calls are thread-safe. Before open() everything goes to stderr of the calling process.
+// The program's log: stderr or stdout for people, `log.txt` of the run folder for rank 0,
+// `logs/rank-NNNNN.log` for every rank. Calls are thread-safe. Before open() everything goes to
+// stderr of the calling process.
 #pragma once
 
 #include <filesystem>
@@ -32,8 +33,8 @@ inline void error(const std::string& message) { write(Level::error, message); }
 // The same, but not to the console, where it stands already.
 void only_files(Level level, const std::string& message);
 
-// A progress line on a terminal: overwritten by the next one, erased before a message; nothing when the console is no
-// terminal or this rank has none.
+// A progress line on a terminal: overwritten by the next one, erased before a message; nothing when
+// the console is no terminal or this rank has none.
 void live(const std::string& line);
 
 }  // namespace trireme::log

@@ -1,5 +1,6 @@
-// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11).
-// A draw is a pure function of (key, counter): texts and shuffles do not depend on rank counts, batch layout or restarts.
+// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (SC'11). A draw is a pure function of (key, counter): texts and shuffles do not depend
+// on rank counts, batch layout or restarts.
 #pragma once
 
 #include <array>
@@ -35,7 +36,8 @@ float uniform(uint64_t seed, Stream stream, uint64_t a, uint32_t b);
 // A permutation of 0..n-1 that depends only on (seed, epoch).
 std::vector<int64_t> permutation(uint64_t seed, uint64_t epoch, int64_t n);
 
-// n standard normals, element i of stream (seed, a) at index first + i: slices of a tensor are drawn alike on any rank.
+// n standard normals, element i of stream (seed, a) at index first + i: slices of a tensor are
+// drawn alike on any rank.
 void normals(uint64_t seed, uint64_t a, uint64_t first, std::span<float> out);
 
 }  // namespace trireme::base

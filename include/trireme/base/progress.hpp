@@ -1,4 +1,5 @@
-// Signs of life of loops that last, and of waits for a file system: a watchdog takes a process whose count stands still for one that hangs.
+// Signs of life of loops that last, and of waits for a file system: a watchdog takes a process
+// whose count stands still for one that hangs.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +8,13 @@
 
 namespace trireme::base {
 
-// One more piece of work is done: a row read, a tensor loaded, a transfer ended, a look at something that has a deadline of its own. Costs one
-// atomic addition; any thread.
+// One more piece of work is done: a row read, a tensor loaded, a transfer ended, a look at
+// something that has a deadline of its own. Costs one atomic addition; any thread.
 void tick() noexcept;
 uint64_t ticks_so_far() noexcept;
 
-// The calling thread waits for a file system in this scope: its silence has the deadline of files, and a watchdog names the file. The outermost of a
-// thread counts. Any thread.
+// The calling thread waits for a file system in this scope: its silence has the deadline of files,
+// and a watchdog names the file. The outermost of a thread counts. Any thread.
 class FileWork {
  public:
   FileWork(const char* deed, const std::filesystem::path& path) noexcept;
@@ -22,7 +23,8 @@ class FileWork {
   FileWork& operator=(const FileWork&) = delete;
 };
 
-// "write of /run/metrics.jsonl": what the thread with this kernel id is at; empty: no file. Any thread.
+// "write of /run/metrics.jsonl": what the thread with this kernel id is at; empty: no file. Any
+// thread.
 std::string file_work_of(int thread);
 
 }  // namespace trireme::base

@@ -1,5 +1,6 @@
-// Text from parts, for messages: text("row ", 3, " of '", name, "'"). Here instead of fmt, because LibTorch's wheel
-// ships another fmt than the system's and the two must not meet in one translation unit.
+// Text from parts, for messages: text("row ", 3, " of '", name, "'"). Here instead of fmt, because
+// LibTorch's wheel ships another fmt than the system's and the two must not meet in one translation
+// unit.
 #pragma once
 
 #include <concepts>
@@ -12,7 +13,8 @@
 
 namespace trireme::base {
 
-// One part of a text. text() only lists them: a stream per call would be most of the code of a file with messages.
+// One part of a text. text() only lists them: a stream per call would be most of the code of a file
+// with messages.
 struct TextPart {
   enum class Kind : uint8_t { characters, character, natural, integer, real };
   Kind kind = Kind::characters;
@@ -30,7 +32,8 @@ TextPart text_part(const T& value) {
   TextPart part;
   if constexpr (std::is_convertible_v<const T&, std::string_view>) {
     part.characters = value;
-  } else if constexpr (std::same_as<T, char> || std::same_as<T, signed char> || std::same_as<T, unsigned char>) {
+  } else if constexpr (std::same_as<T, char> || std::same_as<T, signed char> ||
+                       std::same_as<T, unsigned char>) {
     part.kind = TextPart::Kind::character;
     part.character = static_cast<char>(value);
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -49,7 +52,8 @@ TextPart text_part(const T& value) {
 
 std::string concatenated(std::span<const TextPart> parts);
 
-// Concatenates texts, characters and numbers; numbers as operator<< prints them: six digits of a double, 0 or 1 for a bool.
+// Concatenates texts, characters and numbers; numbers as operator<< prints them: six digits of a
+// double, 0 or 1 for a bool.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   const TextPart list[] = {text_part(parts)...};
@@ -68,7 +72,8 @@ std::string human_seconds(double seconds);
 // Fixed number of decimals: fixed(1.23456, 2) -> "1.23"
 std::string fixed(double value, int decimals);
 
-// The candidate with the smallest edit distance to `word`, or "" when none is within a third of its length.
+// The candidate with the smallest edit distance to `word`, or "" when none is within a third of its
+// length.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace trireme::base

@@ -1,5 +1,6 @@
-// Sums of arrays for the exchanges of `comm`, at the width of base::active_isa(). One addition per value and step, in the order
-// written: the same bits on every instruction set. bf16 as its bits (base/bf16.hpp). Arrays of different types do not overlap.
+// Sums of arrays for the exchanges of `comm`, at the width of base::active_isa(). One addition per
+// value and step, in the order written: the same bits on every instruction set. bf16 as its bits
+// (base/bf16.hpp). Arrays of different types do not overlap.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
-// Values as bytes, for messages between ranks and for state that is stored: numbers and enums, texts, vectors and pairs of such values, and
-// structs that list their members:
+// Values as bytes, for messages between ranks and for state that is stored: numbers and enums,
+// texts, vectors and pairs of such values, and structs that list their members:
 //
-//   struct Place { int rank; std::vector<int> cores;  static constexpr auto fields = std::tuple{&Place::rank, &Place::cores}; };
+//   struct Place { int rank; std::vector<int> cores;  static constexpr auto fields =
+//   std::tuple{&Place::rank, &Place::cores}; };
 //
-// Little-endian as all processors that we run on; nothing says what a value is, so both sides are the same program.
+// Little-endian as all processors that we run on; nothing says what a value is, so both sides are
+// the same program.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,9 @@
 namespace trireme::base {
 
 template <class T>
-concept Described = requires { T::fields; };
+concept Described = requires {
+  T::fields;
+};
 // A type that knows its bytes.
 template <class T>
 concept Encoded = requires(const T& value, std::string_view bytes) {
@@ -30,7 +34,8 @@ concept Encoded = requires(const T& value, std::string_view bytes) {
 };
 // Its memory is its value.
 template <class T>
-concept Plain = std::is_trivially_copyable_v<T> && !Described<T> && !std::is_pointer_v<T> && !std::is_same_v<T, std::string_view>;
+concept Plain = std::is_trivially_copyable_v<T> && !Described<T> && !std::is_pointer_v<T> &&
+                !std::is_same_v<T, std::string_view>;
 
 template <class T>
 struct WireShape {
@@ -115,7 +120,9 @@ class WireReader {
     }
   }
   bool done() const { return rest_.empty(); }
-  void must_be_done() const { VALIDATE(done(), ExitCode::bad_data, what_, ": there is more than was expected"); }
+  void must_be_done() const {
+    VALIDATE(done(), ExitCode::bad_data, what_, ": there is more than was expected");
+  }
 
  private:
   template <class T>
@@ -131,7 +138,8 @@ class WireReader {
   }
   size_t count_of(size_t width) {
     const auto count = take<uint64_t>();
-    VALIDATE(count <= rest_.size() / width, ExitCode::bad_data, what_, ": a list is longer than its message");
+    VALIDATE(count <= rest_.size() / width, ExitCode::bad_data, what_,
+             ": a list is longer than its message");
     return count;
   }
   void copy(void* into, size_t count) {

@@ -1,4 +1,5 @@
-// [fault] of the deck: what this process is made to suffer, for tests: at named places, and in the file operations of checkpoints.
+// [fault] of the deck: what this process is made to suffer, for tests: at named places, and in the
+// file operations of checkpoints.
 #pragma once
 
 #include "trireme/config/options.hpp"

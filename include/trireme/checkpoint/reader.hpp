@@ -1,6 +1,6 @@
-// Loading: any rank count reads any checkpoint. A rank reads the rectangles it wants and the rest of the digest pieces they
-// touch; every byte handed out has been compared with its digest, and the HDF5 library sees a file only after its
-// metadata did.
+// Loading: any rank count reads any checkpoint. A rank reads the rectangles it wants and the rest
+// of the digest pieces they touch; every byte handed out has been compared with its digest, and the
+// HDF5 library sees a file only after its metadata did.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@
 
 namespace trireme::checkpoint {
 
-// A whole checkpoint that this run cannot use: of another model, with other options, by another version. Exit code 65; no older
-// checkpoint is tried in its place, since going back is not what was asked for.
+// A whole checkpoint that this run cannot use: of another model, with other options, by another
+// version. Exit code 65; no older checkpoint is tried in its place, since going back is not what
+// was asked for.
 class Mismatch : public UserError {
  public:
   explicit Mismatch(const std::string& message) : UserError(ExitCode::bad_data, message) {}
@@ -46,7 +47,8 @@ struct DatasetInfo {
   int64_t bytes = 0;
 };
 
-// A rectangle of a dataset, to be stored densely at `into`. Shape and type must be those of the checkpoint.
+// A rectangle of a dataset, to be stored densely at `into`. Shape and type must be those of the
+// checkpoint.
 struct ReadRequest {
   std::string path;
   std::vector<int64_t> shape;
@@ -57,15 +59,16 @@ struct ReadRequest {
 
 struct ReadCounters {
   int64_t wanted = 0;  // bytes of the requests
-  int64_t read = 0;    // bytes read from data.h5 by this rank, pieces at the edges of the rectangles included
+  int64_t read =
+      0;  // bytes read from data.h5 by this rank, pieces at the edges of the rectangles included
   int64_t pieces = 0;  // digests compared
   double seconds = 0;
 };
 
 class Reader {
  public:
-  // Collective. Checks manifest, sizes, index and HDF5 metadata; throws bad_data or input_missing on every rank alike,
-  // naming the file and what differs.
+  // Collective. Checks manifest, sizes, index and HDF5 metadata; throws bad_data or input_missing
+  // on every rank alike, naming the file and what differs.
   Reader(const comm::CommView& comm, std::filesystem::path folder);
   Reader(const Reader&) = delete;
   ~Reader();
@@ -75,8 +78,9 @@ class Reader {
   const std::vector<DatasetInfo>& datasets() const;
   const DatasetInfo* find(const std::string& path) const;  // nullptr: not there
 
-  // Collective; requests differ between ranks and may be empty. Throws on every rank alike: Mismatch for the first request that the
-  // checkpoint has not, or not in this shape or type (both are named); bad_data for bytes that do not fit their digest (file and tensor are named).
+  // Collective; requests differ between ranks and may be empty. Throws on every rank alike:
+  // Mismatch for the first request that the checkpoint has not, or not in this shape or type (both
+  // are named); bad_data for bytes that do not fit their digest (file and tensor are named).
   void read(std::span<const ReadRequest> requests);
   // Collective. Compares all pieces, each rank a share.
   void verify();
@@ -88,18 +92,20 @@ class Reader {
   std::unique_ptr<State> state_;
 };
 
-// Committed steps in `folder`, greatest first, by name only. Empty when the folder does not exist; throws io_error or permission when it cannot
-// be read now. Not collective.
+// Committed steps in `folder`, greatest first, by name only. Empty when the folder does not exist;
+// throws io_error or permission when it cannot be read now. Not collective.
 std::vector<int64_t> list_steps(const std::filesystem::path& folder);
 
-// Collective. Opens the newest checkpoint (position.hpp) and gives it to `load`; when it is damaged (bad_data, also from `load`) says so loudly
-// and tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole. What cannot be
-// read now (io_error) and what does not belong to this run (Mismatch) is thrown on: an older checkpoint would be a silent loss.
+// Collective. Opens the newest checkpoint (position.hpp) and gives it to `load`; when it is damaged
+// (bad_data, also from `load`) says so loudly and tries the one before. Returns its step; nullopt
+// when there is none at all; throws bad_data when none is whole. What cannot be read now (io_error)
+// and what does not belong to this run (Mismatch) is thrown on: an older checkpoint would be a
+// silent loss.
 std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesystem::path& folder,
                                    const std::function<void(Reader&)>& load);
 
-// Text for `trireme inspect`: manifest, state, datasets with shape, type and size. `path` is a checkpoint or a folder of them.
-// One process. Checks all digests when `verify`.
+// Text for `trireme inspect`: manifest, state, datasets with shape, type and size. `path` is a
+// checkpoint or a folder of them. One process. Checks all digests when `verify`.
 std::string inspect(const std::filesystem::path& path, bool verify);
 
 }  // namespace trireme::checkpoint

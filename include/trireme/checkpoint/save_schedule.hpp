@@ -1,4 +1,5 @@
-// When a run saves: by ckpt.interval (iterations, a time, or "auto"), and again after a save that failed.
+// When a run saves: by ckpt.interval (iterations, a time, or "auto"), and again after a save that
+// failed.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,14 @@ class SaveSchedule {
   // `options` must outlive it. `ranks`: of the world, which fail independently.
   SaveSchedule(const config::CkptOptions& options, int ranks) : options_(options), ranks_(ranks) {}
 
-  // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has come again.
+  // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has
+  // come again.
   bool due(int64_t iteration) const;
   // Whether ckpt.interval is a time and it is over since the last save began.
   bool time_is_due(const SavesSoFar& saves) const;
 
-  // A save began, the one that was to be tried again as well: until its end is known none is due beside it.
+  // A save began, the one that was to be tried again as well: until its end is known none is due
+  // beside it.
   void began() {
     since_save_.restart();
     retry_at_ = -1;
@@ -37,15 +40,18 @@ class SaveSchedule {
   void cost(double seconds) { cost_ = seconds; }
   void cost_more(double seconds) { cost_ += seconds; }
   void committed();
-  // Whether what ended a save may be over a moment later: a full disk, a quota, a file server or memory. A run that lost its lock has to go.
+  // Whether what ended a save may be over a moment later: a full disk, a quota, a file server or
+  // memory. A run that lost its lock has to go.
   static bool may_pass(ExitCode code);
-  // The save of `saved` failed with an error that may pass, as is known after `iteration`. Throws one of the same code when it is the last of
-  // ckpt.max_failures in a row. Else what is to be said: which checkpoint is the last good one (`committed`; -1: none), when it is tried again.
+  // The save of `saved` failed with an error that may pass, as is known after `iteration`. Throws
+  // one of the same code when it is the last of ckpt.max_failures in a row. Else what is to be
+  // said: which checkpoint is the last good one (`committed`; -1: none), when it is tried again.
   std::string failed(const UserError& error, int64_t saved, int64_t iteration, int64_t committed);
   // Saves of this process that failed.
   int64_t failures() const { return failures_; }
 
-  // With ckpt.interval = "auto": what to say of the time between two saves, where it has changed by half since this was last asked; else empty.
+  // With ckpt.interval = "auto": what to say of the time between two saves, where it has changed by
+  // half since this was last asked; else empty.
   std::string changed_interval(double last_seconds);
 
  private:

@@ -1,9 +1,9 @@
-// Communicators as objects: Comm owns an MPI communicator, CommView is a cheap value that names one. Counts are 64-bit
-// at this boundary; every MPI error becomes a UserError that names the call. A null view (size 1) makes no MPI call, so
-// code and tests run without a launcher.
+// Communicators as objects: Comm owns an MPI communicator, CommView is a cheap value that names
+// one. Counts are 64-bit at this boundary; every MPI error becomes a UserError that names the call.
+// A null view (size 1) makes no MPI call, so code and tests run without a launcher.
 //
-// Every collective of one communicator is called by all its ranks in the same order; nothing checks that, but a watchdog
-// (watchdog.hpp) ends the hang that follows when they are not.
+// Every collective of one communicator is called by all its ranks in the same order; nothing checks
+// that, but a watchdog (watchdog.hpp) ends the hang that follows when they are not.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct ompi_communicator_t;
 
 namespace trireme::comm {
 
-// Element types that cross our communicators. bf16 has no MPI type: sums go through an operation of our own that adds
-// in fp32 and rounds once per pair.
+// Element types that cross our communicators. bf16 has no MPI type: sums go through an operation of
+// our own that adds in fp32 and rounds once per pair.
 enum class DType : uint8_t { u8, i32, i64, u64, f32, f64, bf16 };
 size_t size_of(DType type);
 
@@ -53,14 +53,14 @@ enum class Op : uint8_t { sum, min, max, bit_or };
 
 // What a message between two ranks is, MPI's tag; all of the program. MPI promises 0 .. 32767.
 enum class Tag : int {
-  first_flow = 0,     // weightsync numbers the flows of a pair of ranks from here
+  first_flow = 0,  // weightsync numbers the flows of a pair of ranks from here
   last_flow = 30999,
   clock = 31000,
   mail = 31001,       // a piece of a mailbox's message
   mail_room = 31002,  // a message was taken
   life_sign = 31003,  // to rank 0's watchdog
   life_answer = 31004,
-  gradients = 31005,  // to the rank that sums them
+  gradients = 31005,       // to the rank that sums them
   weights = 31006,         // new ones, to the rank that takes them for its node
   running_sum = 31007,     // of gradients, from node to node
   gradient_total = 31008,  // to its owner
@@ -68,8 +68,8 @@ enum class Tag : int {
   all_to_all = 32002,
 };
 
-// Completion of a non-blocking transfer. wait() completes it; the destructor of a pending request waits as well, so a
-// buffer never dies under a transfer.
+// Completion of a non-blocking transfer. wait() completes it; the destructor of a pending request
+// waits as well, so a buffer never dies under a transfer.
 class Request {
  public:
   Request();
@@ -85,12 +85,13 @@ class Request {
   std::unique_ptr<Impl> impl_;
 };
 
-// From now on ranks compare the collectives that they have called (operation, elements, type, root) every so many calls on each communicator; 0: never.
-// Give the same on all ranks, between two collectives of all of them.
+// From now on ranks compare the collectives that they have called (operation, elements, type, root)
+// every so many calls on each communicator; 0: never. Give the same on all ranks, between two
+// collectives of all of them.
 void compare_collectives(int64_t every);
 
-// Returns when `done` says so; sleeps between looks as sleeping_barrier() does, and counts as waiting for other ranks. `what`, for reports of a hang,
-// must live on.
+// Returns when `done` says so; sleeps between looks as sleeping_barrier() does, and counts as
+// waiting for other ranks. `what`, for reports of a hang, must live on.
 void wait_until(const char* what, const std::function<bool()>& done);
 
 class CommView {
@@ -99,28 +100,31 @@ class CommView {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const;
-  // An MPI_Comm, for calls of MPI that have no function here (inside comm, NCCL's start among them) and for peers in perf. MPI_COMM_SELF for a null view.
+  // An MPI_Comm, for calls of MPI that have no function here (inside comm, NCCL's start among them)
+  // and for peers in perf. MPI_COMM_SELF for a null view.
   void* native() const;
 
   // Collective.
   void barrier() const;
-  // The same, but a rank that waits sleeps between looks (up to 1 ms) instead of spinning: for waits of a phase's length
-  // while other ranks use the cores. Between looks it calls `meanwhile`: what others need of this rank to come here, or work that it can do until
-  // they do; true: there is more of it, and no sleep.
+  // The same, but a rank that waits sleeps between looks (up to 1 ms) instead of spinning: for
+  // waits of a phase's length while other ranks use the cores. Between looks it calls `meanwhile`:
+  // what others need of this rank to come here, or work that it can do until they do; true: there
+  // is more of it, and no sleep.
   void sleeping_barrier(const std::function<bool()>& meanwhile = [] { return false; }) const;
   void broadcast(void* data, int64_t count, DType type, int root) const;
   void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
   // Rank r's `count` elements already lie at data + r * count.
   void all_gather_in_place(void* data, int64_t count, DType type) const;
-  // Byte strings of any length, in rank order; `gather` returns them on `root` and an empty vector elsewhere.
+  // Byte strings of any length, in rank order; `gather` returns them on `root` and an empty vector
+  // elsewhere.
   std::vector<std::string> all_gather(std::string_view mine) const;
   std::vector<std::string> gather(std::string_view mine, int root) const;
   std::string broadcast(std::string text, int root) const;
   // to[r] goes to rank r; returns what each rank sent here.
   std::vector<std::string> all_to_all(const std::vector<std::string>& to) const;
 
-  // Values that base/wire.hpp can write, any number from each rank; collective. all_gather: one rank's behind the other's, in rank
-  // order; gather_ragged: by rank.
+  // Values that base/wire.hpp can write, any number from each rank; collective. all_gather: one
+  // rank's behind the other's, in rank order; gather_ragged: by rank.
   template <class T>
   std::vector<std::vector<T>> gather_ragged(std::span<const T> mine) const {
     std::vector<std::vector<T>> all;
@@ -141,19 +145,24 @@ class CommView {
   template <class T>
   std::vector<T> all_gather(std::span<const T> mine) const {
     std::vector<T> all;
-    for (auto& part : gather_ragged(mine)) all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+    for (auto& part : gather_ragged(mine))
+      all.insert(all.end(), std::make_move_iterator(part.begin()),
+                 std::make_move_iterator(part.end()));
     return all;
   }
-  // The values of to[r] go to rank r; those that come here, in order of the ranks that sent them. Nothing travels where there are none.
+  // The values of to[r] go to rank r; those that come here, in order of the ranks that sent them.
+  // Nothing travels where there are none.
   template <class T>
   std::vector<T> all_to_all_values(const std::vector<std::vector<T>>& to) const {
     std::vector<std::string> messages;
-    for (const auto& values : to) messages.push_back(values.empty() ? std::string() : base::to_bytes(values));
+    for (const auto& values : to)
+      messages.push_back(values.empty() ? std::string() : base::to_bytes(values));
     std::vector<T> all;
     for (const std::string& message : all_to_all(messages)) {
       if (message.empty()) continue;
       auto part = base::from_bytes<std::vector<T>>(message);
-      all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+      all.insert(all.end(), std::make_move_iterator(part.begin()),
+                 std::make_move_iterator(part.end()));
     }
     return all;
   }
@@ -185,7 +194,8 @@ class CommView {
       broadcast(&value, sizeof(T), DType::u8, root);
       return value;
     } else {
-      return base::from_bytes<T>(broadcast(rank_ == root ? base::to_bytes(value) : std::string{}, root));
+      return base::from_bytes<T>(
+          broadcast(rank_ == root ? base::to_bytes(value) : std::string{}, root));
     }
   }
   template <class T>
@@ -199,7 +209,8 @@ class CommView {
       return all_gather(std::span<const T>(&value, 1));
     }
   }
-  // The same; a rank that waits sleeps between looks, as in sleeping_barrier(): behind work that takes one rank longer than another.
+  // The same; a rank that waits sleeps between looks, as in sleeping_barrier(): behind work that
+  // takes one rank longer than another.
   template <base::Plain T>
   std::vector<T> sleeping_gather_values(T value) const {
     std::vector<T> all(static_cast<size_t>(size_));
@@ -216,15 +227,16 @@ class CommView {
   struct State;
   struct Noted;
   void sleeping_all_gather_in_place(void* data, int bytes) const;
-  // All ranks, behind the same number of calls: throws InternalError on all of them, with the first call that differs.
+  // All ranks, behind the same number of calls: throws InternalError on all of them, with the first
+  // call that differs.
   void compare_calls() const;
   std::shared_ptr<State> state_;
   int rank_ = 0;
   int size_ = 1;
 };
 
-// Owns a communicator together with the views of it: the last of them frees it, which is collective over its ranks, so
-// owners and what holds views die in the same order everywhere.
+// Owns a communicator together with the views of it: the last of them frees it, which is collective
+// over its ranks, so owners and what holds views die in the same order everywhere.
 class Comm {
  public:
   Comm() = default;  // null: one rank
@@ -236,10 +248,12 @@ class Comm {
   operator const CommView&() const { return view_; }
   const CommView* operator->() const { return &view_; }
 
-  // Collective over `parent`. Ranks of one colour get a communicator ordered by key; colour < 0 gets a null Comm.
+  // Collective over `parent`. Ranks of one colour get a communicator ordered by key; colour < 0
+  // gets a null Comm.
   static Comm split(const CommView& parent, int colour, int key, const std::string& name);
   static Comm duplicate(const CommView& parent, const std::string& name);
-  // The ranks listed (of `parent`, in that order); others get a null Comm. Collective over `parent`.
+  // The ranks listed (of `parent`, in that order); others get a null Comm. Collective over
+  // `parent`.
   static Comm subset(const CommView& parent, std::span<const int> ranks, const std::string& name);
 
  private:

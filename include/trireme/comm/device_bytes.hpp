@@ -1,4 +1,5 @@
-// Device memory that the exchanges of this process take beside LibTorch's allocator: weight slices, rings, gradient slots, received gradients.
+// Device memory that the exchanges of this process take beside LibTorch's allocator: weight slices,
+// rings, gradient slots, received gradients.
 #pragma once
 
 #include <cstdint>

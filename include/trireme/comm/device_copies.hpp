@@ -1,5 +1,6 @@
-// Copies between the memory of this rank's current device and that of the host, or within either, by the device's copy engines. In programs that
-// do not run GPUs (enable_device_exchange()) there are none.
+// Copies between the memory of this rank's current device and that of the host, or within either,
+// by the device's copy engines. In programs that do not run GPUs (enable_device_exchange()) there
+// are none.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,8 @@ struct RowCopy {
   bool take(const RowCopy& next);
 };
 
-// After all work on the device's default stream so far, and before all later work there. The host's side may be used again, or read, after
-// finish_copies() only.
+// After all work on the device's default stream so far, and before all later work there. The host's
+// side may be used again, or read, after finish_copies() only.
 void start_copy(const RowCopy& copy);
 void finish_copies();
 

@@ -1,6 +1,6 @@
-// Messages between GPUs. They live in a library of its own (trireme_comm_cuda), so that programs for CPUs do not load
-// NCCL: the GPU variant of the program calls this once at start, after which make_shard_exchange() and make_rank_sums() serve devices and
-// PinnedBuffer locks its pages.
+// Messages between GPUs. They live in a library of its own (trireme_comm_cuda), so that programs
+// for CPUs do not load NCCL: the GPU variant of the program calls this once at start, after which
+// make_shard_exchange() and make_rank_sums() serve devices and PinnedBuffer locks its pages.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace trireme::comm {
 // Every rank uses the CUDA device that is current when an exchange is made. Not collective.
 void enable_device_exchange();
 
-// Which GPU of the node a CUDA device of this process is (its PCI bus address): processes may number them differently. Makes no
-// context.
+// Which GPU of the node a CUDA device of this process is (its PCI bus address): processes may
+// number them differently. Makes no context.
 std::string device_bus_id(int device);
 
 }  // namespace trireme::comm

@@ -1,5 +1,5 @@
-// Zeroed host memory of one process, on huge pages where the system allows them. On a rank whose cores lie on several NUMA nodes its
-// pages are spread evenly over them.
+// Zeroed host memory of one process, on huge pages where the system allows them. On a rank whose
+// cores lie on several NUMA nodes its pages are spread evenly over them.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ enum class FirstTouch {
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  // `what` names the memory in the error, `remedy` says what to do. Throws UserError(out_of_memory). Aligned to 2 MiB.
+  // `what` names the memory in the error, `remedy` says what to do. Throws
+  // UserError(out_of_memory). Aligned to 2 MiB.
   HugeBuffer(int64_t bytes, FirstTouch touch, std::string_view what, std::string_view remedy);
   HugeBuffer(HugeBuffer&& other) noexcept;
   HugeBuffer& operator=(HugeBuffer&& other) noexcept;

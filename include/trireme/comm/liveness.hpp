@@ -1,4 +1,5 @@
-// What ranks know of each other while a collective may hang, and who is to blame for it. Pure functions and plain values; watchdog.hpp moves them.
+// What ranks know of each other while a collective may hang, and who is to blame for it. Pure
+// functions and plain values; watchdog.hpp moves them.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,19 @@ struct Deadlines {
 
 // A rank as it describes itself, twice a second.
 struct LifeSign {
-  double silent = 0;     // seconds without any progress of the process, pauses of the whole process not counted
+  double silent =
+      0;  // seconds without any progress of the process, pauses of the whole process not counted
   bool waiting = false;  // for other ranks
   bool io = false;       // inside reading or writing
   std::string host{};
   std::string where{};  // open regions, outermost first
   std::string call{};   // the collective it is in, with its number and bytes; empty: in none
-  job::StopReason wish = job::StopReason::none;  // what this rank was asked for: the others hear of it
+  job::StopReason wish =
+      job::StopReason::none;  // what this rank was asked for: the others hear of it
 };
 
-// The last life sign of a rank, and for how long there has been none, by the clock of the one who listens.
+// The last life sign of a rank, and for how long there has been none, by the clock of the one who
+// listens.
 struct RankLife {
   LifeSign sign;
   double unheard = 0;
@@ -37,9 +41,11 @@ struct RankLife {
 // The longest that a rank may be silent where it is; 0: for ever.
 double deadline_of(const LifeSign& sign, const Deadlines& deadlines);
 
-// What is wrong, in words that name the ranks which did not arrive, where they are, and who waits for them; nullopt: nothing yet. In this order: ranks
-// that are not heard of any more (stopped, node or network gone), ranks that work without progress for longer than the deadline of
-// what they do, all ranks waiting for each other for longer than the usual deadline. A rank that waits for others is never to blame alone.
+// What is wrong, in words that name the ranks which did not arrive, where they are, and who waits
+// for them; nullopt: nothing yet. In this order: ranks that are not heard of any more (stopped,
+// node or network gone), ranks that work without progress for longer than the deadline of what they
+// do, all ranks waiting for each other for longer than the usual deadline. A rank that waits for
+// others is never to blame alone.
 std::optional<std::string> find_hang(std::span<const RankLife> ranks, const Deadlines& deadlines);
 
 // "in iteration 3 > train > actor step, in all_reduce of 8 B on world, the 4711th"

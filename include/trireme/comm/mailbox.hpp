@@ -1,6 +1,7 @@
-// Bounded queues between ranks: a message goes from one rank to another, in the order in which it was posted there, and nobody else takes part.
-// No call waits. What finds no room stays with its sender, congested() says so, and the caller makes nothing more until that is over, while it
-// goes on taking what others send: so full queues cannot stop a ring of ranks, however short they are.
+// Bounded queues between ranks: a message goes from one rank to another, in the order in which it
+// was posted there, and nobody else takes part. No call waits. What finds no room stays with its
+// sender, congested() says so, and the caller makes nothing more until that is over, while it goes
+// on taking what others send: so full queues cannot stop a ring of ranks, however short they are.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,16 @@
 
 namespace trireme::comm {
 
-// What may be under way from one rank to another, or lie there and not be taken yet. A message of more bytes goes when nothing else is under way.
+// What may be under way from one rank to another, or lie there and not be taken yet. A message of
+// more bytes goes when nothing else is under way.
 struct MailLimits {
   int64_t messages = 1024;
   int64_t bytes = int64_t{64} << 20;
 };
 
-// Messages as bytes; Mailbox below has them as values. A run's counts (summary.json) have its mailboxes' messages, those that were held back since
-// they found no room when they were posted, and the bytes that went to other ranks.
+// Messages as bytes; Mailbox below has them as values. A run's counts (summary.json) have its
+// mailboxes' messages, those that were held back since they found no room when they were posted,
+// and the bytes that went to other ranks.
 class ByteMailbox {
  public:
   struct Letter {
@@ -32,7 +35,8 @@ class ByteMailbox {
   // Collective over `ranks`, of which it makes a communicator called `name`.
   ByteMailbox(const CommView& ranks, const std::string& name, const MailLimits& limits);
   ByteMailbox(const ByteMailbox&) = delete;
-  // At any time, mail under way is lost. Keeps the communicator until the process ends, so that mail that is late comes to nobody else.
+  // At any time, mail under way is lost. Keeps the communicator until the process ends, so that
+  // mail that is late comes to nobody else.
   ~ByteMailbox();
 
   // For rank `to`, this one included. Local, as all that follows.
@@ -57,7 +61,8 @@ class ByteMailbox {
 template <class T>
 class Mailbox {
  public:
-  Mailbox(const CommView& ranks, const std::string& name, const MailLimits& limits) : mail_(ranks, name, limits) {}
+  Mailbox(const CommView& ranks, const std::string& name, const MailLimits& limits)
+      : mail_(ranks, name, limits) {}
 
   void post(int to, const T& value) { mail_.post(to, base::to_bytes(value)); }
   std::optional<T> take() {

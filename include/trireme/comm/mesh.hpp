@@ -27,7 +27,8 @@ class Mesh {
  public:
   Mesh() = default;  // without ranks
   // `ranks`: of `world`, sizes.ranks() of them, in order of their places. Collective over `world`.
-  Mesh(const CommView& world, std::vector<int> ranks, const MeshSizes& sizes, const std::string& name);
+  Mesh(const CommView& world, std::vector<int> ranks, const MeshSizes& sizes,
+       const std::string& name);
 
   bool member() const { return index_ >= 0; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -38,7 +39,8 @@ class Mesh {
   CommView all() const { return all_; }
   // The ranks that differ from this one in `axis` alone, in order of their places.
   CommView along(Axis axis) const { return along_[static_cast<size_t>(axis)]; }
-  // data x shard: the ranks that have other sequences than this one. Sums over a batch go over them.
+  // data x shard: the ranks that have other sequences than this one. Sums over a batch go over
+  // them.
   CommView batch() const { return size(Axis::context) * size(Axis::tensor) == 1 ? all_ : batch_; }
 
   // World ranks of each line along `axis`, and of the line's members in order.
@@ -56,8 +58,9 @@ class Mesh {
   Comm batch_;  // where it is not all of them
 };
 
-// `ranks` as replicas (data) of `degree` ranks each (tensor), a replica inside a node wherever the node has as many left
-// (config::replica_groups). Collective over `world`.
-Mesh mesh_of_replicas(const CommView& world, const NodeTopology& topology, const std::vector<int>& ranks, int degree, const std::string& name);
+// `ranks` as replicas (data) of `degree` ranks each (tensor), a replica inside a node wherever the
+// node has as many left (config::replica_groups). Collective over `world`.
+Mesh mesh_of_replicas(const CommView& world, const NodeTopology& topology,
+                      const std::vector<int>& ranks, int degree, const std::string& name);
 
 }  // namespace trireme::comm

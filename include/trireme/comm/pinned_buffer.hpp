@@ -1,5 +1,5 @@
-// Host memory that GPUs copy from and to at the full speed of the bus: page-locked in programs that run GPUs (enable_device_exchange()), else
-// memory like any other.
+// Host memory that GPUs copy from and to at the full speed of the bus: page-locked in programs that
+// run GPUs (enable_device_exchange()), else memory like any other.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace trireme::comm {
 
-// Locks pages for as long as it lives; it must go before the memory does. Where the driver does not lock them the log says so; copies are
-// slower then.
+// Locks pages for as long as it lives; it must go before the memory does. Where the driver does not
+// lock them the log says so; copies are slower then.
 class LockedPages {
  public:
   LockedPages() = default;

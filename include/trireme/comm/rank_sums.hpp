@@ -1,5 +1,6 @@
-// Sums over the ranks of a tensor-parallel group, where the values lie: in host memory by MPI, on devices by NCCL on a communicator of the
-// group's own. What is enqueued on a device is not waited for.
+// Sums over the ranks of a tensor-parallel group, where the values lie: in host memory by MPI, on
+// devices by NCCL on a communicator of the group's own. What is enqueued on a device is not waited
+// for.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,11 @@ struct RankSumsCounters {
 class RankSums {
  public:
   virtual ~RankSums() = default;  // collective on devices
-  // values[i] becomes the sum over the ranks, f32 or bf16, the same bits on all. On CPUs fp32 in the order of the ranks, rounded once. Collective.
+  // values[i] becomes the sum over the ranks, f32 or bf16, the same bits on all. On CPUs fp32 in
+  // the order of the ranks, rounded once. Collective.
   virtual void add_up(void* values, int64_t count, DType type) = 0;
-  // Every rank's `bytes` bytes, one rank's behind the other's; this rank's lie in their place already. Collective.
+  // Every rank's `bytes` bytes, one rank's behind the other's; this rank's lie in their place
+  // already. Collective.
   virtual void gather(void* all, int64_t bytes) = 0;
   virtual std::string kind() const = 0;  // for the log
   // True: a device can record them (kernels/device_graph.hpp); the host does nothing in between.
@@ -45,9 +48,11 @@ class RankSums {
   RankSumsCounters counters_;
 };
 
-// `device`: the values lie in the memory of the current CUDA device, and sums take their place among the work of `compute_stream` (a cudaStream_t;
-// null: the legacy default stream). Ranks that share a device go through host memory. Collective over `comm`, which must outlive the sums. Throws
-// unfit_environment where this program has no CUDA.
-std::unique_ptr<RankSums> make_rank_sums(const CommView& comm, bool device, void* compute_stream = nullptr);
+// `device`: the values lie in the memory of the current CUDA device, and sums take their place
+// among the work of `compute_stream` (a cudaStream_t; null: the legacy default stream). Ranks that
+// share a device go through host memory. Collective over `comm`, which must outlive the sums.
+// Throws unfit_environment where this program has no CUDA.
+std::unique_ptr<RankSums> make_rank_sums(const CommView& comm, bool device,
+                                         void* compute_stream = nullptr);
 
 }  // namespace trireme::comm

@@ -1,10 +1,14 @@
-// Memory that the exchanges of a rank take turns in. Models that never run at the same time (actor, critic, reference, reward models) need one
-// ring of two stages, as large as the largest of them asks for, instead of one each.
+// Memory that the exchanges of a rank take turns in. Models that never run at the same time (actor,
+// critic, reference, reward models) need one ring of two stages, as large as the largest of them
+// asks for, instead of one each.
 //
-// An exchange takes the memory when it gathers, or asks for gradients, after another had it. By then the other must have released all its
-// stages and finished its reduction, else InternalError: its pass would go on with foreign weights. What it had gathered is lost; own slices
-// are not in here. Ranks of one exchange agree on what they still hold without asking each other: where only some of them give the memory to
-// another tenant (a reference on a part of the trainers), an update of all of them lies between, which forgets what was gathered. Not thread-safe: passes of a rank run one after the other.
+// An exchange takes the memory when it gathers, or asks for gradients, after another had it. By
+// then the other must have released all its stages and finished its reduction, else InternalError:
+// its pass would go on with foreign weights. What it had gathered is lost; own slices are not in
+// here. Ranks of one exchange agree on what they still hold without asking each other: where only
+// some of them give the memory to another tenant (a reference on a part of the trainers), an update
+// of all of them lies between, which forgets what was gathered. Not thread-safe: passes of a rank
+// run one after the other.
 #pragma once
 
 #include <array>
@@ -18,7 +22,11 @@ namespace trireme::comm {
 
 class RingMemory {
  public:
-  enum Part : uint8_t { weights, gradients, received };  // gathered weights, fp32 gradients of stages, what others sent of them
+  enum Part : uint8_t {
+    weights,
+    gradients,
+    received
+  };  // gathered weights, fp32 gradients of stages, what others sent of them
   static constexpr size_t parts = 3;
   using Bytes = std::array<int64_t, parts>;
   // Zeroed memory, freed with the last copy of the pointer; throws UserError(out_of_memory).
@@ -28,7 +36,8 @@ class RingMemory {
   class Tenant {
    public:
     virtual void leave() = 0;  // another takes the memory: what is under way is finished first
-    virtual void lose() = 0;   // the memory is about to be freed for a larger one; after leave() if this tenant had it
+    virtual void lose() = 0;   // the memory is about to be freed for a larger one; after leave() if
+                               // this tenant had it
 
    protected:
     ~Tenant() = default;
@@ -37,8 +46,8 @@ class RingMemory {
   RingMemory() = default;
   RingMemory(const RingMemory&) = delete;
 
-  // Enlarges what is too small for the newcomer, all at once: what cannot be had is an error before training begins. All tenants of one
-  // memory allocate in the same place (host, or one device).
+  // Enlarges what is too small for the newcomer, all at once: what cannot be had is an error before
+  // training begins. All tenants of one memory allocate in the same place (host, or one device).
   void add(Tenant& tenant, const Bytes& bytes, const Allocate& allocate);
   void remove(Tenant& tenant);
   // From now on the memory is this tenant's; true where it was not before.

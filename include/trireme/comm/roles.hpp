@@ -1,4 +1,5 @@
-// Who does what: the role map of the deck as meshes of ranks. The only place that knows world ranks.
+// Who does what: the role map of the deck as meshes of ranks. The only place that knows world
+// ranks.
 #pragma once
 
 #include <array>
@@ -27,13 +28,15 @@ struct Roles {
   bool generator = false;
   bool reward = false;
 
-  // How the ranks of each role divide their work. Trainers: data x shard, a line along `shard` being a shard group. Generators: data x
-  // tensor, a line along `tensor` being a replica. Rewards, whose models are frozen: like trainers.
+  // How the ranks of each role divide their work. Trainers: data x shard, a line along `shard`
+  // being a shard group. Generators: data x tensor, a line along `tensor` being a replica. Rewards,
+  // whose models are frozen: like trainers.
   Mesh trainers;
   Mesh generators;
   Mesh rewards;
 
-  std::shared_ptr<RingMemory> rings = std::make_shared<RingMemory>();  // of all models of this rank: they run one after the other
+  std::shared_ptr<RingMemory> rings =
+      std::make_shared<RingMemory>();  // of all models of this rank: they run one after the other
 
   int tensor_parallel() const { return generators.size(Axis::tensor); }
   int replicas() const { return generators.size(Axis::data); }
@@ -50,8 +53,8 @@ struct Roles {
   std::string text() const;
 };
 
-// Throws UserError(configuration): ranks that do not exist, generator ranks that are no multiple of the tensor-parallel
-// degree, trainer ranks that are no multiple of train.shard_group.
+// Throws UserError(configuration): ranks that do not exist, generator ranks that are no multiple of
+// the tensor-parallel degree, trainer ranks that are no multiple of train.shard_group.
 Roles make_roles(const config::Options& options, const CommView& world);
 
 }  // namespace trireme::comm

@@ -1,4 +1,5 @@
-// The watchdog of a run: deadlines of the deck, where the main thread is, and what this rank is asked for.
+// The watchdog of a run: deadlines of the deck, where the main thread is, and what this rank is
+// asked for.
 #pragma once
 
 #include <filesystem>
@@ -18,12 +19,15 @@ class RunWatch {
   // Collective over world. From here on a rank that hangs is named.
   RunWatch(const config::Options& options, const Roles& roles, bool thread_multiple);
 
-  // Who tells what this rank is asked for while an iteration is at work; called from another thread. nullptr: nobody any more.
+  // Who tells what this rank is asked for while an iteration is at work; called from another
+  // thread. nullptr: nobody any more.
   void ask(std::function<job::StopReason()> wish);
   // As Watchdog.
   job::StopReason heard_wish() const { return dog_.heard_wish(); }
 
-  static std::filesystem::path report_folder(const config::Options& options) { return std::filesystem::path(options.run.dir) / "hang"; }
+  static std::filesystem::path report_folder(const config::Options& options) {
+    return std::filesystem::path(options.run.dir) / "hang";
+  }
 
  private:
   LifeSign life_sign(const std::string& host);

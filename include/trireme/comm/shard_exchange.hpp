@@ -1,17 +1,21 @@
-// Node-aware collectives for sharded parameters: gather a stage's weights, reduce-scatter a stage's gradients. zero only
-// calls these; whether bytes move over shared memory, MPI, or NCCL is decided here.
+// Node-aware collectives for sharded parameters: gather a stage's weights, reduce-scatter a stage's
+// gradients. zero only calls these; whether bytes move over shared memory, MPI, or NCCL is decided
+// here.
 //
-// Geometry: a slot holds every parameter of a stage, parameter p at slots[stage].offset[p] with N * per_rank[p] elements;
-// rank r's slice is [r * per_rank, (r + 1) * per_rank) of it. Parameters are 64-byte aligned, so each is contiguous after
-// the gather. Gradient slots have the same geometry in fp32.
+// Geometry: a slot holds every parameter of a stage, parameter p at slots[stage].offset[p] with N *
+// per_rank[p] elements; rank r's slice is [r * per_rank, (r + 1) * per_rank) of it. Parameters are
+// 64-byte aligned, so each is contiguous after the gather. Gradient slots have the same geometry in
+// fp32.
 //
-// Memory: stages are visited in neighbouring order, so two neighbours fit at a time: even stages lie at the start of an
-// arena, odd stages at its end, and the arena is as long as the largest pair. A stage's address never changes; gathering it
-// again brings the same bytes to the same place, so a kept autograd graph stays valid across gathers of other stages.
+// Memory: stages are visited in neighbouring order, so two neighbours fit at a time: even stages
+// lie at the start of an arena, odd stages at its end, and the arena is as long as the largest
+// pair. A stage's address never changes; gathering it again brings the same bytes to the same
+// place, so a kept autograd graph stays valid across gathers of other stages.
 //
-// Order contract (collective): every rank calls gather and reduce for the same stages in the same order. At most two
-// neighbouring stages are gathered, or have gradients that are not finished, at a time. Exchanges with one RingMemory take turns: whole
-// passes of one model after those of another.
+// Order contract (collective): every rank calls gather and reduce for the same stages in the same
+// order. At most two neighbouring stages are gathered, or have gradients that are not finished, at
+// a time. Exchanges with one RingMemory take turns: whole passes of one model after those of
+// another.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +32,7 @@
 namespace trireme::comm {
 
 struct SlotParameter {
-  size_t id = 0;         // the parameter; the same id in two stages (tied embeddings) names one storage
+  size_t id = 0;  // the parameter; the same id in two stages (tied embeddings) names one storage
   int64_t offset = 0;    // elements from the slot's start; a multiple of 32
   int64_t per_rank = 0;  // elements of one rank's slice, padding included
 };
@@ -40,74 +44,88 @@ struct SlotGeometry {
 
 struct ExchangeCounters {
   int64_t gathers = 0;
-  int64_t gathered_bytes = 0;    // that crossed between ranks (0 in a shared window)
+  int64_t gathered_bytes = 0;  // that crossed between ranks (0 in a shared window)
   int64_t reductions = 0;
-  int64_t reduced_bytes = 0;     // read from, or received from, other ranks
-  int64_t weight_memory = 0;     // bytes of weight storage this rank allocated (its share of a window); without a RingMemory that others use too
-  int64_t gradient_memory = 0;   // bytes of gradient storage and receive buffers, likewise
-  double wait_seconds = 0;       // spent waiting for other ranks
+  int64_t reduced_bytes = 0;    // read from, or received from, other ranks
+  int64_t weight_memory = 0;    // bytes of weight storage this rank allocated (its share of a
+                                // window); without a RingMemory that others use too
+  int64_t gradient_memory = 0;  // bytes of gradient storage and receive buffers, likewise
+  double wait_seconds = 0;      // spent waiting for other ranks
 };
 
 class ShardExchange {
  public:
   virtual ~ShardExchange() = default;  // collective
 
-  // This rank's compute-dtype slice of a parameter, per_rank elements, padding included; the address never changes. Write
-  // it between begin_update() and end_update() only (both collective: readers of the old values have signed off, then all
-  // see the new). Zero at first.
+  // This rank's compute-dtype slice of a parameter, per_rank elements, padding included; the
+  // address never changes. Write it between begin_update() and end_update() only (both collective:
+  // readers of the old values have signed off, then all see the new). Zero at first.
   virtual std::byte* own_slice(size_t parameter) = 0;
-  // The whole parameter where this rank can read it at any time: its address never changes, its values change between begin_update()
-  // and end_update(). Null where weights are gathered.
+  // The whole parameter where this rank can read it at any time: its address never changes, its
+  // values change between begin_update() and end_update(). Null where weights are gathered.
   virtual const std::byte* whole(size_t /*parameter*/) const { return nullptr; }
   virtual void begin_update() = 0;
   virtual void end_update() = 0;
 
-  // Starts gathering a stage; gathered() completes it and returns the element pointers by parameter index within the
-  // stage (whole parameters, N slices). They stay valid until release(stage), which says that compute is done with them.
+  // Starts gathering a stage; gathered() completes it and returns the element pointers by parameter
+  // index within the stage (whole parameters, N slices). They stay valid until release(stage),
+  // which says that compute is done with them.
   virtual void gather(int stage) = 0;
   virtual std::vector<std::byte*> gathered(int stage) = 0;
   virtual void release(int stage) = 0;
-  // Whether the stage's memory still has its weights: false once a neighbour's neighbour was gathered over it.
+  // Whether the stage's memory still has its weights: false once a neighbour's neighbour was
+  // gathered over it.
   virtual bool holds(int stage) const = 0;
 
-  // fp32 gradient storage of a stage, zeroed: pointers by parameter index within the stage (whole parameters, N slices).
+  // fp32 gradient storage of a stage, zeroed: pointers by parameter index within the stage (whole
+  // parameters, N slices).
   virtual std::vector<float*> gradients(int stage) = 0;
-  // Starts summing over ranks in rank order, in ExchangeOptions::reduce_type; finish_reduce() adds this rank's slices into `into` (fp32, by parameter
-  // index within the stage, per_rank elements each), after which the gradient storage may be used again.
+  // Starts summing over ranks in rank order, in ExchangeOptions::reduce_type; finish_reduce() adds
+  // this rank's slices into `into` (fp32, by parameter index within the stage, per_rank elements
+  // each), after which the gradient storage may be used again.
   virtual void reduce(int stage) = 0;
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
 
   virtual const ExchangeCounters& counters() const = 0;
-  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)", "MPI ring", "NCCL ring", ..., for the log
+  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)",
+                                         // "MPI ring", "NCCL ring", ..., for the log
 };
 
-// Runs body(first, last) over pieces of [0, count), perhaps on several threads; returns when all are done.
-using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t first, int64_t last)>& body)>;
+// Runs body(first, last) over pieces of [0, count), perhaps on several threads; returns when all
+// are done.
+using ParallelFor = std::function<void(
+    int64_t count, const std::function<void(int64_t first, int64_t last)>& body)>;
 
 enum class ExchangeKind : uint8_t { automatic, shared_window, node_windows, mpi_ring, device_ring };
 
 struct ExchangeOptions {
-  ExchangeKind kind = ExchangeKind::automatic;  // automatic on CPUs: a shared window when all ranks share a node, one on each node where
-                                                // they are on several; an MPI ring where it does not fit or does not apply
-  bool node_weights = true;                     // false: of several nodes none keeps whole weights, ranks gather them through an MPI ring
-  DType weight_type = DType::bf16;              // bf16 or f32
-  // In which gradients go from rank to rank, f32 or bf16. bf16: each rank rounds its own once, in their place, and the sum is added in fp32; on its way
-  // from node to node it is rounded behind each node, and NCCL rounds as it adds. Among one rank nothing is rounded.
+  ExchangeKind kind =
+      ExchangeKind::automatic;  // automatic on CPUs: a shared window when all ranks share a node,
+                                // one on each node where they are on several; an MPI ring where it
+                                // does not fit or does not apply
+  bool node_weights = true;  // false: of several nodes none keeps whole weights, ranks gather them
+                             // through an MPI ring
+  DType weight_type = DType::bf16;  // bf16 or f32
+  // In which gradients go from rank to rank, f32 or bf16. bf16: each rank rounds its own once, in
+  // their place, and the sum is added in fp32; on its way from node to node it is rounded behind
+  // each node, and NCCL rounds as it adds. Among one rank nothing is rounded.
   DType reduce_type = DType::f32;
-  bool gradients = true;                        // false: a frozen model, gradients() and reduce() are errors
-  bool device = false;                          // true: CUDA memory; NCCL, or MPI through pinned host memory where several
-                                                // ranks share a device
-  ParallelFor parallel_for;                     // for zeroing and adding gradients on the host; empty: this thread only
-  void* compute_stream = nullptr;               // cudaStream_t that computes; nullptr: the legacy default stream
-  // Where rings lie, shared with other exchanges of this rank; null: memory of this exchange's own. Windows, and ranks that share a
-  // GPU, do not use it.
+  bool gradients = true;  // false: a frozen model, gradients() and reduce() are errors
+  bool device = false;  // true: CUDA memory; NCCL, or MPI through pinned host memory where several
+                        // ranks share a device
+  ParallelFor
+      parallel_for;  // for zeroing and adding gradients on the host; empty: this thread only
+  void* compute_stream = nullptr;  // cudaStream_t that computes; nullptr: the legacy default stream
+  // Where rings lie, shared with other exchanges of this rank; null: memory of this exchange's own.
+  // Windows, and ranks that share a GPU, do not use it.
   std::shared_ptr<RingMemory> rings;
 };
 
-// Collective over `comm`, which must outlive the exchange's creation only (it is duplicated). Throws out_of_memory where
-// shared_window was asked for and does not fit, unfit_environment where the ranks asked for a window are not on one node
-// or this build has no CUDA.
-std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
+// Collective over `comm`, which must outlive the exchange's creation only (it is duplicated).
+// Throws out_of_memory where shared_window was asked for and does not fit, unfit_environment where
+// the ranks asked for a window are not on one node or this build has no CUDA.
+std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm,
+                                                   std::vector<SlotGeometry> stages,
                                                    const ExchangeOptions& options);
 
 }  // namespace trireme::comm

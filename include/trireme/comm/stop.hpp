@@ -1,4 +1,5 @@
-// Agreed stop: signals and touch-files set flags on some ranks; all ranks decide together, once per iteration.
+// Agreed stop: signals and touch-files set flags on some ranks; all ranks decide together, once per
+// iteration.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +15,9 @@ struct RequestFiles {
   std::filesystem::path save;  // save and go on
 };
 
-// Collective over `world`: the most urgent wish of any rank. `wish` is what this rank wants besides its signals (the walltime); rank 0
-// also looks for the files.
-job::StopReason agree_to_stop(const CommView& world, const RequestFiles& files, job::StopReason wish = job::StopReason::none);
+// Collective over `world`: the most urgent wish of any rank. `wish` is what this rank wants besides
+// its signals (the walltime); rank 0 also looks for the files.
+job::StopReason agree_to_stop(const CommView& world, const RequestFiles& files,
+                              job::StopReason wish = job::StopReason::none);
 
 }  // namespace trireme::comm

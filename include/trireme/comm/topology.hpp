@@ -13,10 +13,10 @@ namespace trireme::comm {
 
 struct NodeTopology {
   int nodes = 1;
-  int node = 0;                 // of this rank
-  int local_rank = 0;           // within the node
+  int node = 0;        // of this rank
+  int local_rank = 0;  // within the node
   int local_size = 1;
-  std::vector<int> node_of;     // [ranks]
+  std::vector<int> node_of;  // [ranks]
   std::vector<std::string> host_of_node;
 };
 
@@ -29,25 +29,31 @@ enum class Placement {
   dealt,     // all ranks in turn, 2 MiB each, whoever's part it is: for what all ranks read alike
 };
 
-// Memory shared by all ranks of `node_comm`, zeroed, with huge pages where the system allows them. Allocation is
-// collective over node_comm; destruction unmaps this rank's view only, the memory goes with the last view. Rank r's part begins at part(r); parts are 4 KiB aligned and lie in one map.
-// All of it is backed by memory when the constructor returns: what cannot be had is an error there and no SIGBUS later.
-// Visibility between ranks is the caller's: release/acquire atomics on words inside the window.
+// Memory shared by all ranks of `node_comm`, zeroed, with huge pages where the system allows them.
+// Allocation is collective over node_comm; destruction unmaps this rank's view only, the memory
+// goes with the last view. Rank r's part begins at part(r); parts are 4 KiB aligned and lie in one
+// map. All of it is backed by memory when the constructor returns: what cannot be had is an error
+// there and no SIGBUS later. Visibility between ranks is the caller's: release/acquire atomics on
+// words inside the window.
 class SharedWindow {
  public:
   SharedWindow() = default;
-  // Collective; `bytes` is this rank's part. Throws out_of_memory with the sizes where the node, or the job's control group, has
-  // less memory left, on every rank alike.
-  SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name, Placement placement = Placement::by_owner);
+  // Collective; `bytes` is this rank's part. Throws out_of_memory with the sizes where the node, or
+  // the job's control group, has less memory left, on every rank alike.
+  SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name,
+               Placement placement = Placement::by_owner);
   SharedWindow(SharedWindow&&) noexcept;
   SharedWindow& operator=(SharedWindow&&) noexcept;
   ~SharedWindow();
 
   std::byte* part(int rank) const { return base_ + offsets_[static_cast<size_t>(rank)]; }
-  int64_t part_bytes(int rank) const { return offsets_[static_cast<size_t>(rank) + 1] - offsets_[static_cast<size_t>(rank)]; }
+  int64_t part_bytes(int rank) const {
+    return offsets_[static_cast<size_t>(rank) + 1] - offsets_[static_cast<size_t>(rank)];
+  }
   int64_t total_bytes() const { return offsets_.empty() ? 0 : offsets_.back(); }
   bool valid() const { return base_ != nullptr; }
-  // "memfd, 4 KiB pages, one NUMA node" or the like, for the log: what the kernel reports, not what was asked for.
+  // "memfd, 4 KiB pages, one NUMA node" or the like, for the log: what the kernel reports, not what
+  // was asked for.
   const std::string& kind() const { return kind_; }
 
  private:
@@ -77,7 +83,8 @@ struct WindowPlace {
 };
 WindowPlace find_in_windows(const void* address);
 
-// Another process's window, for reading, mapped without that process's help: this process's own map where it has one. What is read there, and when, the two must agree on.
+// Another process's window, for reading, mapped without that process's help: this process's own map
+// where it has one. What is read there, and when, the two must agree on.
 class WindowView {
  public:
   // Not valid() where the file cannot be opened through /proc, or is another one there.

@@ -1,4 +1,5 @@
-// The architectures that can be read and written: one line each says all that config.json, GGUF and the list of operations need to know.
+// The architectures that can be read and written: one line each says all that config.json, GGUF and
+// the list of operations need to know.
 #pragma once
 
 #include <array>
@@ -29,24 +30,30 @@ struct ArchitectureTraits {
   Architecture architecture;
   std::string_view word;          // model_type
   std::string_view class_prefix;  // of "...ForCausalLM" and "...ForSequenceClassification"
-  std::string_view gguf;          // general.architecture; empty: such models are written under another's
-  bool gguf_interleaves;          // GGUF interleaves the halves of each head of q and k
-  int64_t positions;              // where config.json does not say, as in transformers
-  int64_t head_dim;               // likewise; 0: hidden_size / num_attention_heads
+  std::string_view gguf;  // general.architecture; empty: such models are written under another's
+  bool gguf_interleaves;  // GGUF interleaves the halves of each head of q and k
+  int64_t positions;      // where config.json does not say, as in transformers
+  int64_t head_dim;       // likewise; 0: hidden_size / num_attention_heads
   AttentionBiases biases;
-  bool mlp_bias_key;              // config.json may say mlp_bias
+  bool mlp_bias_key;  // config.json may say mlp_bias
   WindowKey window;
-  bool head_norms;                // an RMS norm of each head of q and k, before they are rotated
+  bool head_norms;  // an RMS norm of each head of q and k, before they are rotated
 };
 
 inline constexpr std::array architecture_table{
-    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0, AttentionBiases::by_key, true, WindowKey::none, false},
-    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0, AttentionBiases::none, false, WindowKey::size, false},
-    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0, AttentionBiases::qkv, false, WindowKey::flag, false},
-    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128, AttentionBiases::by_key, false, WindowKey::flag, true},
+    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0,
+                       AttentionBiases::by_key, true, WindowKey::none, false},
+    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0,
+                       AttentionBiases::none, false, WindowKey::size, false},
+    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0,
+                       AttentionBiases::qkv, false, WindowKey::flag, false},
+    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128,
+                       AttentionBiases::by_key, false, WindowKey::flag, true},
 };
 
-constexpr const ArchitectureTraits& traits(Architecture architecture) { return architecture_table[static_cast<size_t>(architecture)]; }
+constexpr const ArchitectureTraits& traits(Architecture architecture) {
+  return architecture_table[static_cast<size_t>(architecture)];
+}
 
 template <>
 struct Words<Architecture> {
@@ -62,9 +69,11 @@ constexpr bool architectures_in_order() {
   for (size_t i = 0; i < architecture_table.size(); ++i) {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
-  return architecture_table.back().architecture == Architecture::qwen3;  // the last enumerator: none is missing
+  return architecture_table.back().architecture ==
+         Architecture::qwen3;  // the last enumerator: none is missing
 }
-static_assert(architectures_in_order(), "architecture_table has one line per enumerator, in their order");
+static_assert(architectures_in_order(),
+              "architecture_table has one line per enumerator, in their order");
 }  // namespace detail
 
 }  // namespace trireme::config

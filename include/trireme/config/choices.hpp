@@ -1,5 +1,5 @@
-// The words that deck keys choose from. Each enum lists its words in the order of its enumerators; parsing, dumping, `--help`
-// and the documentation take them from here.
+// The words that deck keys choose from. Each enum lists its words in the order of its enumerators;
+// parsing, dumping, `--help` and the documentation take them from here.
 #pragma once
 
 #include <cstddef>
@@ -79,27 +79,32 @@ struct Words<DType> {
 };
 constexpr int bytes_per_element(DType dtype) { return static_cast<int>(base::size_of(dtype)); }
 
-// What a deck says about the type in which models compute. `automatic` is settled before the first model is made
-// (machine/compute_type.hpp); compute_type() takes settled values only.
+// What a deck says about the type in which models compute. `automatic` is settled before the first
+// model is made (machine/compute_type.hpp); compute_type() takes settled values only.
 enum class ComputeType { automatic, fp32, bf16 };
 template <>
 struct Words<ComputeType> {
   static constexpr std::string_view list[] = {"auto", "fp32", "bf16"};
 };
-constexpr ComputeType to_choice(DType dtype) { return dtype == DType::f32 ? ComputeType::fp32 : ComputeType::bf16; }
+constexpr ComputeType to_choice(DType dtype) {
+  return dtype == DType::f32 ? ComputeType::fp32 : ComputeType::bf16;
+}
 constexpr DType compute_type(ComputeType choice) {
-  if (choice == ComputeType::automatic) throw std::logic_error("the compute type is used before it is settled");
+  if (choice == ComputeType::automatic)
+    throw std::logic_error("the compute type is used before it is settled");
   return choice == ComputeType::fp32 ? DType::f32 : DType::bf16;
 }
 
-// The type of the product with the language-model head, and so of the logits: the compute type, or fp32 from weights and hidden states in that type.
+// The type of the product with the language-model head, and so of the logits: the compute type, or
+// fp32 from weights and hidden states in that type.
 enum class HeadType { model, fp32 };
 template <>
 struct Words<HeadType> {
   static constexpr std::string_view list[] = {"model", "fp32"};
 };
 
-// Whether each thread of a rank keeps to one core: where the rank has cores of its own that the launcher gave it, or never.
+// Whether each thread of a rank keeps to one core: where the rank has cores of its own that the
+// launcher gave it, or never.
 enum class PinThreads { automatic, never };
 template <>
 struct Words<PinThreads> {
@@ -119,22 +124,25 @@ struct Words<LogLevel> {
   static constexpr std::string_view list[] = {"debug", "info", "warning", "error"};
 };
 
-// Length of the schedule: all optimizer steps of the run; warm-up rises linearly from 0 (parity/README.md, LR).
+// Length of the schedule: all optimizer steps of the run; warm-up rises linearly from 0
+// (parity/README.md, LR).
 enum class LrScheduler { cosine_with_min_lr, linear, constant_with_warmup };
 template <>
 struct Words<LrScheduler> {
-  static constexpr std::string_view list[] = {"cosine_with_min_lr", "linear", "constant_with_warmup"};
+  static constexpr std::string_view list[] = {"cosine_with_min_lr", "linear",
+                                              "constant_with_warmup"};
 };
 
-// Whether the trainer computes the log-probs of the policy that sampled again, or takes the generator's where they are the same
-// bits.
+// Whether the trainer computes the log-probs of the policy that sampled again, or takes the
+// generator's where they are the same bits.
 enum class OldLogProbs { automatic, always };
 template <>
 struct Words<OldLogProbs> {
   static constexpr std::string_view list[] = {"auto", "always"};
 };
 
-// Whether the ranks of a node read weights where their trainers have them, exchange them through memory that they share, or by messages.
+// Whether the ranks of a node read weights where their trainers have them, exchange them through
+// memory that they share, or by messages.
 enum class SharedMemory { automatic, buckets, never };
 constexpr bool shares(SharedMemory how) { return how != SharedMemory::never; }
 template <>
@@ -148,7 +156,8 @@ struct Words<PolicyLoss> {
   static constexpr std::string_view list[] = {"ppo", "gspo"};
 };
 
-// F22: one mean over all action tokens of the optimizer step, or the mean over sequences of their token means.
+// F22: one mean over all action tokens of the optimizer step, or the mean over sequences of their
+// token means.
 enum class LossAggregation { token_mean, seq_mean_token_mean };
 template <>
 struct Words<LossAggregation> {
@@ -171,8 +180,8 @@ struct Words<KlEstimator> {
   static constexpr std::string_view list[] = {"k1", "k2", "k3"};
 };
 
-// F19-F21: correction for the difference between rollout and training policy. `custom` takes level, mode and gating from their
-// own keys.
+// F19-F21: correction for the difference between rollout and training policy. `custom` takes level,
+// mode and gating from their own keys.
 enum class CorrectionType { tis, icepop, seq_mask_tis, custom };
 template <>
 struct Words<CorrectionType> {
@@ -189,28 +198,32 @@ template <>
 struct Words<CorrectionMode> {
   static constexpr std::string_view list[] = {"clip", "mask"};
 };
-// What is compared with the threshold: the weight itself (its geometric mean at sequence level), or a divergence of the two.
+// What is compared with the threshold: the weight itself (its geometric mean at sequence level), or
+// a divergence of the two.
 enum class CorrectionGate { ratio, binary_kl, tv };
 template <>
 struct Words<CorrectionGate> {
   static constexpr std::string_view list[] = {"ratio", "binary_kl", "tv"};
 };
 
-// Which groups of partial rollouts an iteration learns from: those that were drawn first, or those that are finished first.
+// Which groups of partial rollouts an iteration learns from: those that were drawn first, or those
+// that are finished first.
 enum class PartialRolloutOrder { drawn, finished };
 template <>
 struct Words<PartialRolloutOrder> {
   static constexpr std::string_view list[] = {"drawn", "finished"};
 };
 
-// Keys and values of answers that were begun with older weights: computed again with the new ones, or kept.
+// Keys and values of answers that were begun with older weights: computed again with the new ones,
+// or kept.
 enum class PartialRolloutKv { recompute, keep };
 template <>
 struct Words<PartialRolloutKv> {
   static constexpr std::string_view list[] = {"recompute", "keep"};
 };
 
-// What dynamic filtering does about an iteration that stays short of prompts: draws on, learns from fewer, or stops the run.
+// What dynamic filtering does about an iteration that stays short of prompts: draws on, learns from
+// fewer, or stops the run.
 enum class FilteringShortage { draw_on, smaller, stop };
 template <>
 struct Words<FilteringShortage> {
@@ -223,7 +236,8 @@ struct Words<RewardKind> {
   static constexpr std::string_view list[] = {"rule", "model", "plugin"};
 };
 
-// What a run does about a request that a plugin does not answer: end, go on asking, or do without its prompt.
+// What a run does about a request that a plugin does not answer: end, go on asking, or do without
+// its prompt.
 enum class PluginOutage { stop, wait, skip };
 template <>
 struct Words<PluginOutage> {

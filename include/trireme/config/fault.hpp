@@ -1,4 +1,5 @@
-// The forms of the [fault] keys, parsed. Faults are deterministic: a rank, a named place and the n-th pass of it, or the n-th call.
+// The forms of the [fault] keys, parsed. Faults are deterministic: a rank, a named place and the
+// n-th pass of it, or the n-th call.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace trireme::config {
 
 // An entry of fault.at, "kind:rank:place:pass[:value]".
 struct Fault {
-  std::string kind;   // kill | segv | hang | suspend | exit | delay | signal | alloc_fail | io_fail | nan | skip
+  std::string kind;   // kill | segv | hang | suspend | exit | delay | signal | alloc_fail | io_fail
+                      // | nan | skip
   int rank = 0;       // -1: every rank
   std::string place;  // name of a region; nan: loss | grad | weight | generator
   int64_t pass = 1;   // from 1; 0: every one
@@ -21,7 +23,8 @@ struct Fault {
   bool is_for(int this_rank) const { return rank < 0 || rank == this_rank; }
 };
 
-// io_fail = "op:n:errno[:rank]", op one of open, write, fsync, rename, close, mkdir; the n-th call (from 1) fails
+// io_fail = "op:n:errno[:rank]", op one of open, write, fsync, rename, close, mkdir; the n-th call
+// (from 1) fails
 struct FaultIo {
   std::string operation;
   int64_t call = 0;

@@ -5,8 +5,8 @@
 
 namespace trireme::config {
 
-// The correction that the options ask for, presets written out: tis = token + clip, icepop = token + mask,
-// seq-mask-tis = seq + mask, all with the ratio as gate.
+// The correction that the options ask for, presets written out: tis = token + clip, icepop = token
+// + mask, seq-mask-tis = seq + mask, all with the ratio as gate.
 struct ImportanceCorrection {
   bool enabled = false;
   CorrectionLevel level = CorrectionLevel::token;

@@ -1,6 +1,7 @@
-// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders, the architectures' ...ForCausalLM
-// and ...ForSequenceClassification with one label, without sliding windows; all else is refused by name.
-// Legend: V vocabulary, D hidden, L layers, H query heads, K key/value heads, h head_dim, F ffn.
+// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like
+// decoders, the architectures' ...ForCausalLM and ...ForSequenceClassification with one label,
+// without sliding windows; all else is refused by name. Legend: V vocabulary, D hidden, L layers, H
+// query heads, K key/value heads, h head_dim, F ffn.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ struct Words<RopeKind> {
   static constexpr std::string_view list[] = {"default", "linear", "llama3"};
 };
 
-// linear divides every position by `factor`; llama3 scales low frequencies only (transformers, _compute_llama3_parameters).
+// linear divides every position by `factor`; llama3 scales low frequencies only (transformers,
+// _compute_llama3_parameters).
 struct RopeScaling {
   RopeKind kind = RopeKind::plain;
   double factor = 1;
@@ -51,8 +53,9 @@ struct ModelShape {
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;  // config.json may give one, several or none
   std::optional<int32_t> pad_id;
-  std::string dtype = "float32";     // of the stored weights: float32, bfloat16 or float16
-  bool score_head = false;           // [1, D] `score.weight` instead of a language-model head: reward model, critic
+  std::string dtype = "float32";  // of the stored weights: float32, bfloat16 or float16
+  bool score_head =
+      false;  // [1, D] `score.weight` instead of a language-model head: reward model, critic
   std::optional<double> score_mean;  // statistics for reward normalisation (F5)
   std::optional<double> score_std;
   std::string value_head_prefix = "score";
@@ -63,18 +66,20 @@ struct ModelShape {
   bool operator==(const ModelShape&) const = default;
 };
 
-// `text` of a config.json; `name` stands for the file in messages. UserError(bad_data) naming the key: malformed JSON, missing or
-// impossible values, an architecture or feature that is not supported.
+// `text` of a config.json; `name` stands for the file in messages. UserError(bad_data) naming the
+// key: malformed JSON, missing or impossible values, an architecture or feature that is not
+// supported.
 ModelShape parse_model_shape(std::string_view text, std::string_view name = "config.json");
 
-// Reads `folder_or_file` (a folder is searched for config.json). UserError input_missing, permission, bad_data.
+// Reads `folder_or_file` (a folder is searched for config.json). UserError input_missing,
+// permission, bad_data.
 ModelShape load_model_shape(const std::filesystem::path& folder_or_file);
 
 // A config.json that Hugging Face transformers (4.x and 5.x) loads to the same model.
 std::string to_config_json(const ModelShape& shape);
 
-// "llama, 32 layers, hidden 4096, 32/8 heads of 128, ffn 14336, vocabulary 128256, 8.03 B parameters"; `parameters`: elements of all
-// weights.
+// "llama, 32 layers, hidden 4096, 32/8 heads of 128, ffn 14336, vocabulary 128256, 8.03 B
+// parameters"; `parameters`: elements of all weights.
 std::string describe(const ModelShape& shape, int64_t parameters);
 
 }  // namespace trireme::config

@@ -1,7 +1,9 @@
-// What a deck says, as plain structs: one per section, the initialiser of a member is the default of its key, and the member's
-// path in `Options` is the key's dotted name (`actor.adam.lr` is Options::actor.adam.lr). The meaning of each key stands once, in
-// the key table (src/config/keys_*.cpp, see key_table.hpp and docs/user/deck_keys.md); here only what C++ code needs.
-// Names and defaults are OpenRLHF's where it has the key; departures are marked in the key table. std::nullopt is "none" in a deck.
+// What a deck says, as plain structs: one per section, the initialiser of a member is the default
+// of its key, and the member's path in `Options` is the key's dotted name (`actor.adam.lr` is
+// Options::actor.adam.lr). The meaning of each key stands once, in the key table
+// (src/config/keys_*.cpp, see key_table.hpp and docs/user/deck_keys.md); here only what C++ code
+// needs. Names and defaults are OpenRLHF's where it has the key; departures are marked in the key
+// table. std::nullopt is "none" in a deck.
 #pragma once
 
 #include <array>
@@ -71,8 +73,8 @@ struct RanksOptions {
 };
 
 struct ModelOptions {
-  std::string path;       // the actor's weights, HF layout
-  std::string shape;      // a config.json or its folder: random weights of this shape instead of `path`
+  std::string path;   // the actor's weights, HF layout
+  std::string shape;  // a config.json or its folder: random weights of this shape instead of `path`
   std::string tokenizer;  // empty: model.path
   ComputeType dtype = ComputeType::automatic;
   HeadType head_dtype = HeadType::model;
@@ -219,11 +221,13 @@ struct AdvantageOptions {
   bool no_std_norm = false;
   bool is_correction_enable = false;
   CorrectionType is_correction_type = CorrectionType::tis;
-  CorrectionLevel is_correction_level = CorrectionLevel::token;  // these three count when the type is `custom`
+  CorrectionLevel is_correction_level =
+      CorrectionLevel::token;  // these three count when the type is `custom`
   CorrectionMode is_correction_mode = CorrectionMode::clip;
   CorrectionGate is_correction_gating = CorrectionGate::ratio;
   Range is_correction_threshold{0.5, 5.0};
-  std::optional<int64_t> mask_older_than;  // versions of the weights; none: no token is left out for its age
+  std::optional<int64_t>
+      mask_older_than;  // versions of the weights; none: no token is left out for its age
   bool operator==(const AdvantageOptions&) const = default;
 };
 
@@ -282,10 +286,11 @@ struct TrainOptions {
   PartialRolloutKv partial_rollout_kv = PartialRolloutKv::recompute;
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
   DType reduce_dtype = DType::f32;
-  int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
-  std::optional<MemoryShare> keep_memory;  // for activations; none: as `recompute` says
+  int64_t recompute = -1;                   // blocks that are recomputed in backward; -1: all
+  std::optional<MemoryShare> keep_memory;   // for activations; none: as `recompute` says
   Bytes logits_memory{int64_t{256} << 20};  // of a micro-batch, for their gradient; on CPUs
-  bool optimizer_offload = false, node_weights = true, enable_ema = false, exact_products = true, reduce_once = false;
+  bool optimizer_offload = false, node_weights = true, enable_ema = false, exact_products = true,
+       reduce_once = false;
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;
@@ -295,7 +300,8 @@ struct TrainOptions {
   bool operator==(const TrainOptions&) const = default;
 };
 
-// Sequences of a step up to which guesses are computed beside their next tokens: with more, the products of more rows take longer.
+// Sequences of a step up to which guesses are computed beside their next tokens: with more, the
+// products of more rows take longer.
 inline constexpr int64_t speculating_sequences = 4;
 
 struct GenerateOptions {
@@ -304,11 +310,13 @@ struct GenerateOptions {
   int64_t tensor_parallel = 1;
   int64_t page_size = 16;  // tokens
   MemoryShare kv_memory{0.5, 0};
-  bool keep_kv_memory = true;       // beside trainers of the same rank, where the memory plan has room
-  int64_t max_batch = 256;          // sequences that decode together on a replica
+  bool keep_kv_memory = true;  // beside trainers of the same rank, where the memory plan has room
+  int64_t max_batch = 256;     // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
-  bool prefix_sharing = true, fused_operators = true, paged_attention = true, graphs = true, shared_sums = true;  // the first everywhere, the last on CPUs
-  int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
+  bool prefix_sharing = true, fused_operators = true, paged_attention = true, graphs = true,
+       shared_sums = true;  // the first everywhere, the last on CPUs
+  int64_t speculation_tokens =
+      0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };
 
@@ -321,16 +329,18 @@ struct WeightSyncOptions {
 };
 
 struct CkptOptions {
-  SaveInterval interval{10};  // 0: only when the run stops
+  SaveInterval interval{10};   // 0: only when the run stops
   double failure_rate = 2e-5;  // of one rank, an hour: what an automatic interval reckons with
   int64_t keep = 3;
   std::string resume = "auto";  // auto | never | a checkpoint folder
   std::string path;             // empty: <run.dir>/ckpt
-  Strings allow_changes;        // keys, or sections with a dot behind, that may differ from the checkpoint's
+  Strings
+      allow_changes;  // keys, or sections with a dot behind, that may differ from the checkpoint's
   SaveHf save_hf = SaveHf::end;
-  std::string best_metric;  // empty: no best checkpoint is kept
+  std::string best_metric;       // empty: no best checkpoint is kept
   std::optional<double> target;  // of best_metric, at which the run ends
-  int64_t patience = 0;     // evaluations without a better best_metric after which the run ends; 0: never
+  int64_t patience =
+      0;  // evaluations without a better best_metric after which the run ends; 0: never
   bool background = true;
   CopyAside copy_aside = CopyAside::stage;
   int64_t max_failures = 0;  // failed saves in a row that end the run; 0: it goes on
@@ -388,12 +398,20 @@ struct Options {
   bool needs_reference() const { return algo.kl.init_coef != 0 || algo.kl.target.has_value(); }
   bool has_critic() const { return traits(algo.advantage.estimator).critic; }
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
-  int64_t rollout_micro_batch_tokens() const { return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens; }
-  int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
+  int64_t rollout_micro_batch_tokens() const {
+    return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;
+  }
+  int64_t ptx_batch_size() const {
+    return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size;
+  }
   bool has_plugins() const;
-  const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
+  const std::string& tokenizer_path() const {
+    return model.tokenizer.empty() ? model.path : model.tokenizer;
+  }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
-  int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }
+  int64_t sequences_per_iteration() const {
+    return rollout.batch_size * rollout.n_samples_per_prompt;
+  }
   int64_t prompts_to_write() const { return rollout.batch_size + rollout.over_sampling; }
 };
 

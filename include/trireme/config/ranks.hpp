@@ -26,14 +26,19 @@ struct RoleMap {
 //
 // How the sets come together, in this order:
 //   1. Lists and nodes are what they say and may overlap (colocated roles).
-//   2. Counts are laid out one after another, in the order trainer, reward, generator (experience goes from the rewards to the
-//      trainers: they lie side by side), on the ranks that no list names. When there are not enough of those for all counts together, each count takes the world's first ranks instead (colocated): "2"
-//      and "2" are disjoint on four ranks and colocated on two or three. A count larger than the world is an error.
-//   3. Empty: trainer and generator both empty take all ranks. When one of the two is empty, it takes the ranks that the other
-//      roles leave, or the same ranks as the other when none is left. An empty reward takes the trainer's ranks when `trainer`
-//      is set, else all ranks.
+//   2. Counts are laid out one after another, in the order trainer, reward, generator (experience
+//   goes from the rewards to the
+//      trainers: they lie side by side), on the ranks that no list names. When there are not enough
+//      of those for all counts together, each count takes the world's first ranks instead
+//      (colocated): "2" and "2" are disjoint on four ranks and colocated on two or three. A count
+//      larger than the world is an error.
+//   3. Empty: trainer and generator both empty take all ranks. When one of the two is empty, it
+//   takes the ranks that the other
+//      roles leave, or the same ranks as the other when none is left. An empty reward takes the
+//      trainer's ranks when `trainer` is set, else all ranks.
 // `node_of_rank[r]` is the node index of world rank r (any numbering; size = world).
-// Throws UserError(configuration) naming the key: malformed text, rank or node that does not exist, a rank twice in one list.
+// Throws UserError(configuration) naming the key: malformed text, rank or node that does not exist,
+// a rank twice in one list.
 RoleMap resolve_ranks(const RanksOptions& options, int world, std::span<const int> node_of_rank);
 
 // "trainer 0-3, generator 4-7, reward 0-3": for the log and the planner.

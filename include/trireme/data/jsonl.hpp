@@ -12,14 +12,16 @@
 
 namespace trireme::data {
 
-// Reads a regular file line by line. A BOM, CRLF, a missing last newline and blank lines are accepted.
-// Throws UserError with file:line: input_missing (no such file, directory, FIFO, no records at all), permission,
-// bad_data (not UTF-8: with column; longer than 64 MiB; file changed while it was read), io_error.
+// Reads a regular file line by line. A BOM, CRLF, a missing last newline and blank lines are
+// accepted. Throws UserError with file:line: input_missing (no such file, directory, FIFO, no
+// records at all), permission, bad_data (not UTF-8: with column; longer than 64 MiB; file changed
+// while it was read), io_error.
 class JsonlReader {
  public:
   explicit JsonlReader(const std::filesystem::path& file);
 
-  // The next line that is not blank, without its end; valid until the next call. nullopt at the end of the file.
+  // The next line that is not blank, without its end; valid until the next call. nullopt at the end
+  // of the file.
   std::optional<std::string_view> next();
   int64_t line() const { return line_; }  // number of the line that next() returned, from 1
   // "file:line", for messages
@@ -41,13 +43,17 @@ class JsonlReader {
   int64_t records_ = 0;
 };
 
-// Builds one JSON object on one line. Strings must be UTF-8; bytes that are not become U+FFFD. A number that is not
-// finite is written as null.
+// Builds one JSON object on one line. Strings must be UTF-8; bytes that are not become U+FFFD. A
+// number that is not finite is written as null.
 class JsonObject {
  public:
   JsonObject& add(std::string_view key, std::string_view value);
-  JsonObject& add(std::string_view key, const char* value) { return add(key, std::string_view(value)); }
-  JsonObject& add(std::string_view key, const std::string& value) { return add(key, std::string_view(value)); }
+  JsonObject& add(std::string_view key, const char* value) {
+    return add(key, std::string_view(value));
+  }
+  JsonObject& add(std::string_view key, const std::string& value) {
+    return add(key, std::string_view(value));
+  }
   JsonObject& add(std::string_view key, bool value);
   JsonObject& add(std::string_view key, int value) { return add(key, int64_t{value}); }
   JsonObject& add(std::string_view key, int64_t value);

@@ -1,9 +1,10 @@
-// Data sets in JSON-lines files, encoded: prompts for PPO, examples for SFT, pairs for reward models and DPO, and the
-// input of `generate`, `score` and `tokenize`.
+// Data sets in JSON-lines files, encoded: prompts for PPO, examples for SFT, pairs for reward
+// models and DPO, and the input of `generate`, `score` and `tokenize`.
 //
-// Encoding: `prompt` and `text` with the post-processor; `messages` are rendered by the model's chat template, then
-// encoded without. A response is encoded on its own, so that the ids in front of it are those that generation sees.
-// Loading is deterministic and local: every rank that loads the same files has the same rows.
+// Encoding: `prompt` and `text` with the post-processor; `messages` are rendered by the model's
+// chat template, then encoded without. A response is encoded on its own, so that the ids in front
+// of it are those that generation sees. Loading is deterministic and local: every rank that loads
+// the same files has the same rows.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,11 @@
 
 namespace trireme::data {
 
-// What to do with a record that is too long or gives no token: leave it out and count it, or stop with exit code 65.
+// What to do with a record that is too long or gives no token: leave it out and count it, or stop
+// with exit code 65.
 enum class Unusable { skip, stop };
-// Whether a `prompt` text becomes the user's turn of a conversation (OpenRLHF's apply_chat_template).
+// Whether a `prompt` text becomes the user's turn of a conversation (OpenRLHF's
+// apply_chat_template).
 enum class PromptForm { plain, user_turn };
 
 struct RecordKeys {
@@ -41,25 +44,26 @@ struct SetOptions {
   std::vector<std::filesystem::path> files;
   RecordKeys keys;
   int64_t max_samples = -1;  // rows kept per file, counted from its start; -1 = all
-  int64_t max_tokens = -1;   // of the prompt (PPO) or the whole sequence (SFT, pairs); -1 = no limit
+  int64_t max_tokens = -1;  // of the prompt (PPO) or the whole sequence (SFT, pairs); -1 = no limit
   Unusable unusable = Unusable::skip;
   PromptForm prompt_form = PromptForm::plain;
-  std::string system_prompt;  // put in front of conversations that begin without a system turn; empty: nothing is
+  std::string system_prompt;  // put in front of conversations that begin without a system turn;
+                              // empty: nothing is
 };
 
 // Where a record comes from.
 struct Origin {
-  int32_t file = 0;   // index into SetOptions::files
-  int64_t line = 0;   // from 1
+  int32_t file = 0;  // index into SetOptions::files
+  int64_t line = 0;  // from 1
 };
 
 struct PromptRecord {
   Origin origin;
-  std::string prompt;             // the text that was encoded (messages: rendered)
+  std::string prompt;                   // the text that was encoded (messages: rendered)
   std::vector<text::Message> messages;  // empty when the record has `prompt` and the form is plain
-  std::string label;              // text; JSON text when the label is not a string; "" when absent
-  std::string label_json;         // JSON text; "" when absent
-  std::string extra;              // JSON object with every other field; "{}" when there are none
+  std::string label;       // text; JSON text when the label is not a string; "" when absent
+  std::string label_json;  // JSON text; "" when absent
+  std::string extra;       // JSON object with every other field; "{}" when there are none
   std::vector<text::TokenId> ids;
 };
 
@@ -70,41 +74,48 @@ struct SetCounts {
   int64_t empty = 0;          // skipped: no token
 };
 
-// Processes that load the same files at the same time and encode a share of the records each. What a process gets from another one it takes only
-// where both have read the same line, so each has what it would have alone.
+// Processes that load the same files at the same time and encode a share of the records each. What
+// a process gets from another one it takes only where both have read the same line, so each has
+// what it would have alone.
 struct EncodingTeam {
   int rank = 0, size = 1;
   // The bytes of all, in order of their ranks; the same number of calls on each. Null: one process.
   std::function<std::vector<std::string>(std::string_view mine)> gather;
 };
 
-// All loaders throw UserError: input_missing, bad_data with file:line (a field is missing or has another type, a text is
-// not usable and `unusable` is stop, no usable record at all).
+// All loaders throw UserError: input_missing, bad_data with file:line (a field is missing or has
+// another type, a text is not usable and `unusable` is stop, no usable record at all).
 class PromptSet {
  public:
-  static PromptSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
+  static PromptSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
+                        const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(records_.size()); }
   const PromptRecord& operator[](int64_t row) const { return records_[static_cast<size_t>(row)]; }
-  const SetCounts& counts() const { return counts_; }  // counts().rows is what SamplerOptions::sizes wants
+  const SetCounts& counts() const {
+    return counts_;
+  }  // counts().rows is what SamplerOptions::sizes wants
 
  private:
   std::vector<PromptRecord> records_;
   SetCounts counts_;
 };
 
-// A sequence to imitate. Loss is on the tokens of assistant turns up to and including the one that ends the turn.
+// A sequence to imitate. Loss is on the tokens of assistant turns up to and including the one that
+// ends the turn.
 struct SftExample {
   Origin origin;
   std::vector<text::TokenId> ids;
   std::vector<uint8_t> loss_mask;  // same length; 1 where the token is a target
-  static constexpr auto fields = std::tuple{&SftExample::ids, &SftExample::loss_mask};  // that the encoding gives
+  static constexpr auto fields =
+      std::tuple{&SftExample::ids, &SftExample::loss_mask};  // that the encoding gives
 };
 
 class SftSet {
  public:
-  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or `text` alone, of which every
-  // token but the first is a target (pretraining data).
-  static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
+  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or
+  // `text` alone, of which every token but the first is a target (pretraining data).
+  static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
+                     const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const SftExample& operator[](int64_t row) const { return examples_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }
@@ -118,17 +129,21 @@ class SftSet {
 struct PreferencePair {
   Origin origin;
   std::vector<text::TokenId> chosen, rejected;  // prompt and answer
-  int32_t prompt_length = 0;              // tokens of the prompt at the start of both
+  int32_t prompt_length = 0;                    // tokens of the prompt at the start of both
   double margin = 0;
   // That the encoding gives.
-  static constexpr auto fields = std::tuple{&PreferencePair::chosen, &PreferencePair::rejected, &PreferencePair::prompt_length, &PreferencePair::margin};
+  static constexpr auto fields =
+      std::tuple{&PreferencePair::chosen, &PreferencePair::rejected, &PreferencePair::prompt_length,
+                 &PreferencePair::margin};
 };
 
 class PreferenceSet {
  public:
-  // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that continues the prompt; without
-  // a prompt both are whole conversations that differ in the last turn), `margin` (number, optional).
-  static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
+  // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that
+  // continues the prompt; without a prompt both are whole conversations that differ in the last
+  // turn), `margin` (number, optional).
+  static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
+                            const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
   const PreferencePair& operator[](int64_t row) const { return pairs_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }
@@ -138,14 +153,15 @@ class PreferenceSet {
   SetCounts counts_;
 };
 
-// One input line of the subcommands `generate`, `score` and `tokenize`. Exactly one of text, messages, ids is there.
+// One input line of the subcommands `generate`, `score` and `tokenize`. Exactly one of text,
+// messages, ids is there.
 struct InputRecord {
-  std::string where;                        // "file:line"
-  std::optional<std::string> text;          // from `prompt` or `text`
+  std::string where;                              // "file:line"
+  std::optional<std::string> text;                // from `prompt` or `text`
   std::vector<text::Message> messages;            // from `messages`
   std::optional<std::vector<text::TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
 
-  bool add_generation_prompt = true;        // from `add_generation_prompt`
+  bool add_generation_prompt = true;  // from `add_generation_prompt`
 
   // The ids that a model gets for this record.
   std::vector<text::TokenId> encode(const text::Tokenizer& tokenizer) const;

@@ -8,13 +8,15 @@
 namespace trireme::data {
 
 enum class Order { file, shuffled };
-// What happens to the last rows of an epoch when they do not fill a draw: left out (as OpenRLHF's loader), or put
-// together with the first rows of the next epoch.
+// What happens to the last rows of an epoch when they do not fill a draw: left out (as OpenRLHF's
+// loader), or put together with the first rows of the next epoch.
 enum class EpochEnd { drop_last, carry_over };
 
 struct SamplerOptions {
-  std::vector<int64_t> sizes;   // rows per source; global row = rows of earlier sources + row in the source
-  std::vector<double> weights;  // empty: all sources are one list. Else share of the draws that each source gets
+  std::vector<int64_t>
+      sizes;  // rows per source; global row = rows of earlier sources + row in the source
+  std::vector<double>
+      weights;  // empty: all sources are one list. Else share of the draws that each source gets
   uint64_t seed = 0;
   Order order = Order::shuffled;
   EpochEnd epoch_end = EpochEnd::drop_last;
@@ -27,22 +29,25 @@ struct SamplerState {
   bool operator==(const SamplerState&) const = default;
 };
 
-// Without weights the sources form one stream; each epoch is a permutation of it that depends on (seed, epoch) only.
-// With weights each source is a stream with epochs of its own, and the k-th row comes from the stream that is furthest
-// behind its share (largest weight * (k+1) / sum - taken; ties to the first), so after k rows every stream has its share
-// to within one row. Streams never drop rows then: epoch_end has no meaning.
+// Without weights the sources form one stream; each epoch is a permutation of it that depends on
+// (seed, epoch) only. With weights each source is a stream with epochs of its own, and the k-th row
+// comes from the stream that is furthest behind its share (largest weight * (k+1) / sum - taken;
+// ties to the first), so after k rows every stream has its share to within one row. Streams never
+// drop rows then: epoch_end has no meaning.
 class PromptSampler {
  public:
-  // Throws UserError(configuration): no rows, weights of another count, negative, not finite or all zero, weight on an
-  // empty source.
+  // Throws UserError(configuration): no rows, weights of another count, negative, not finite or all
+  // zero, weight on an empty source.
   explicit PromptSampler(SamplerOptions options);
 
-  // The next n global rows. Throws UserError(configuration) when drop_last is asked and n exceeds the epoch.
+  // The next n global rows. Throws UserError(configuration) when drop_last is asked and n exceeds
+  // the epoch.
   std::vector<int64_t> draw(int64_t n);
 
   // Epoch of the next draw (of the stream that is furthest ahead).
   int64_t epoch() const;
-  // Draws of n that one epoch gives, for schedules (drop_last: floor, else ceil; with weights over the total rows).
+  // Draws of n that one epoch gives, for schedules (drop_last: floor, else ceil; with weights over
+  // the total rows).
   int64_t draws_per_epoch(int64_t n) const;
 
   SamplerState state() const;

@@ -1,5 +1,5 @@
-// The pipelines: one function per subcommand. `cli` parses and calls; everything else is behind this header. Collective over world; the
-// options are validated already.
+// The pipelines: one function per subcommand. `cli` parses and calls; everything else is behind
+// this header. Collective over world; the options are validated already.
 #pragma once
 
 #include "trireme/base/error.hpp"

@@ -34,8 +34,8 @@ struct CarriedPrompt {
   bool operator==(const CarriedPrompt&) const = default;
 };
 
-// `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout, between two of its optimizer steps,
-// behind the last of them.
+// `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout,
+// between two of its optimizer steps, behind the last of them.
 namespace phase {
 inline constexpr const char* between = "iteration";
 inline constexpr const char* reward = "reward";
@@ -44,19 +44,21 @@ inline constexpr const char* evaluate = "evaluate";
 }  // namespace phase
 
 struct Progress {
-  int64_t iteration = 0;        // finished iterations
+  int64_t iteration = 0;  // finished iterations
   std::string phase = driver::phase::between;
-  int64_t mini_batch = 0;       // optimizer steps of that iteration that are done
-  int64_t version = 0;          // of the weights: one per weight sync
+  int64_t mini_batch = 0;  // optimizer steps of that iteration that are done
+  int64_t version = 0;     // of the weights: one per weight sync
   TrainingState training;
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
   learn::FilterState filter;
-  int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, a surplus of dynamic filtering, or a stop behind one)
+  int64_t pending_bytes = 0;  // of rollouts for the next iterations (train.async_depth, a surplus
+                              // of dynamic filtering, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   int64_t dispatch_bytes = 0;    // of what generators remember: lengths of answers, who writes what
-  std::vector<CarriedPrompt> carried;  // drawn and not learned from yet (rollout.over_sampling); ascending
+  std::vector<CarriedPrompt>
+      carried;  // drawn and not learned from yet (rollout.over_sampling); ascending
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
   BestCheckpoint best;
@@ -64,8 +66,9 @@ struct Progress {
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
   learn::Inputs inputs;         // empty in checkpoints from before they were stored
-  std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
-  std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
+  std::string resumed_from;  // the checkpoint that ckpt.resume named and an earlier start obeyed;
+                             // empty: none
+  std::string compute_type;  // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;
 
   bool inside_iteration() const { return phase != driver::phase::between; }

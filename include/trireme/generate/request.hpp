@@ -11,33 +11,39 @@
 namespace trireme::generate {
 
 struct SamplingParams {
-  double temperature = 1;        // 0: greedy, the lowest id on ties; log-probs are then those at temperature 1
-  double top_p = 1;              // see kernels::Truncation for the order of top-k and top-p and for ties
-  int64_t top_k = 0;             // 0: off
+  double temperature =
+      1;              // 0: greedy, the lowest id on ties; log-probs are then those at temperature 1
+  double top_p = 1;   // see kernels::Truncation for the order of top-k and top-p and for ties
+  int64_t top_k = 0;  // 0: off
   int64_t max_new_tokens = 256;
-  int64_t min_new_tokens = 0;    // tokens before the end: until then no stop id can be drawn and Request::stop is not obeyed
-  std::vector<int32_t> stop_ids; // a token of this list ends the sequence and is part of the output
-  std::vector<TokenBias> logit_bias;  // added before the temperature divides; the sum is rounded to the logits' type. Each id once
-  uint64_t seed = 0;             // draws are a function of (seed, request id, position)
+  int64_t min_new_tokens = 0;  // tokens before the end: until then no stop id can be drawn and
+                               // Request::stop is not obeyed
+  std::vector<int32_t>
+      stop_ids;  // a token of this list ends the sequence and is part of the output
+  std::vector<TokenBias> logit_bias;  // added before the temperature divides; the sum is rounded to
+                                      // the logits' type. Each id once
+  uint64_t seed = 0;                  // draws are a function of (seed, request id, position)
 };
 
 struct Result {
   uint64_t id = 0;
-  std::vector<int32_t> output_ids;       // generated tokens, the stop token included
-  // Of each under the full softmax at the temperature, what a trainer computes, also where min_new_tokens kept ids from being drawn or logit_bias
-  // made others likelier.
+  std::vector<int32_t> output_ids;  // generated tokens, the stop token included
+  // Of each under the full softmax at the temperature, what a trainer computes, also where
+  // min_new_tokens kept ids from being drawn or logit_bias made others likelier.
   std::vector<float> log_probs;
-  std::vector<float> sample_log_probs;   // under the distribution that biases, top-p and top-k left; empty when the last two are off
-  std::vector<int32_t> versions;         // of the weights that gave each token
+  std::vector<float> sample_log_probs;  // under the distribution that biases, top-p and top-k left;
+                                        // empty when the last two are off
+  std::vector<int32_t> versions;        // of the weights that gave each token
   FinishReason finish_reason = FinishReason::length;
 };
 
 struct Request {
-  uint64_t id = 0;               // unique among unfinished requests; see trireme::request_id
-  std::vector<int32_t> prompt;   // at least one token
+  uint64_t id = 0;              // unique among unfinished requests; see trireme::request_id
+  std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
-  // Called once for each output token in order; true ends the sequence (finish reason stop_string) when there are more than
-  // min_new_tokens. A stop string's streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
+  // Called once for each output token in order; true ends the sequence (finish reason stop_string)
+  // when there are more than min_new_tokens. A stop string's streaming decoder lives behind it. All
+  // tensor-parallel ranks must give the same answers.
   std::function<bool(int32_t token)> stop;
   // What an engine has written of it before (Engine::standing): it goes on behind that.
   Result begun;

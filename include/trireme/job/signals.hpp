@@ -2,10 +2,12 @@
 //
 //   SIGUSR1            save at the end of the iteration and stop
 //   SIGUSR2            save at the end of the iteration and go on
-//   SIGTERM, SIGINT    stop; a TermWatch (term_watch.hpp) leaves sooner when the grace is too short for that. A second SIGINT within
+//   SIGTERM, SIGINT    stop; a TermWatch (term_watch.hpp) leaves sooner when the grace is too short
+//   for that. A second SIGINT within
 //                      5 s ends the process at once
-//                      a third SIGTERM or SIGINT while the last checkpoint is written, each at least 2 s after the one before, ends the
-//                      process at once: launchers deliver one signal several times in a burst, a person does not. SIGUSR1 never
+//                      a third SIGTERM or SIGINT while the last checkpoint is written, each at
+//                      least 2 s after the one before, ends the process at once: launchers deliver
+//                      one signal several times in a burst, a person does not. SIGUSR1 never
 //                      counts: a script may repeat it for as long as the save takes
 //   SIGPIPE, SIGXFSZ   ignored, so that calls return EPIPE and EFBIG
 //   SIGCONT            sent by launchers before SIGTERM: means nothing
@@ -18,13 +20,22 @@
 
 namespace trireme::job {
 
-enum class StopReason : uint8_t { none, save_and_go_on, warning_signal, terminate_signal, interrupt, stop_file, walltime };
+enum class StopReason : uint8_t {
+  none,
+  save_and_go_on,
+  warning_signal,
+  terminate_signal,
+  interrupt,
+  stop_file,
+  walltime
+};
 std::string to_string(StopReason reason);
 
 // Installs the handlers of this process; idempotent.
 void install_signal_handlers();
 
-// What the signals of this process ask for so far, without asking others; `clear_save` forgets a served SIGUSR2.
+// What the signals of this process ask for so far, without asking others; `clear_save` forgets a
+// served SIGUSR2.
 StopReason pending_signal();
 void clear_save_request();
 // Seconds since the first SIGTERM or SIGINT of this process; nullopt: none came. Any thread.

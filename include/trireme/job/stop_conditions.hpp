@@ -1,4 +1,5 @@
-// What may stop a run, or make it save: conditions, the most urgent first. The first that has a reason counts, and those behind it are not asked.
+// What may stop a run, or make it save: conditions, the most urgent first. The first that has a
+// reason counts, and those behind it are not asked.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// The file `stop` of the run folder, looked for by a thread of its own: a file system that does not answer holds nobody else up.
+// The file `stop` of the run folder, looked for by a thread of its own: a file system that does not
+// answer holds nobody else up.
 #pragma once
 
 #include <atomic>

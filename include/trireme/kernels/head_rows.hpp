@@ -1,7 +1,8 @@
-// The head's passes over a chunk of logits on whatever computes them, as functors (exec.hpp): what log_sum_exp.hpp does on hosts, a row of logits in the same
-// sixteen lanes, so that without fused multiply-add log-probs and gradients have the host's bits. Logits are read where they lie and become their gradient
-// there: nothing of their size is made beside them.
-// Legend: N rows, C ids of one chunk of the vocabulary.
+// The head's passes over a chunk of logits on whatever computes them, as functors (exec.hpp): what
+// log_sum_exp.hpp does on hosts, a row of logits in the same sixteen lanes, so that without fused
+// multiply-add log-probs and gradients have the host's bits. Logits are read where they lie and
+// become their gradient there: nothing of their size is made beside them. Legend: N rows, C ids of
+// one chunk of the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace trireme::kernels {
 
 // Pointers to memory of what computes them.
 struct HeadChunk {
-  void* logits = nullptr;            // [N, C] fp32, or bf16 as its bits
+  void* logits = nullptr;  // [N, C] fp32, or bf16 as its bits
   bool bf16 = false;
   int64_t rows = 0, columns = 0;     // N, C
   int64_t first = 0;                 // id of the first column
@@ -28,7 +29,7 @@ struct HeadRow {
 // Chunks come in order; the first one begins at id 0.
 struct HeadScan {
   HeadChunk chunk;
-  HeadRow* seen = nullptr;       // [N] scratch between the chunks of a row
+  HeadRow* seen = nullptr;  // [N] scratch between the chunks of a row
   bool with_entropy = false;
   bool last = false;             // of the vocabulary: the results are written
   float* log_probs = nullptr;    // [N] until then the targets' logits
@@ -36,7 +37,8 @@ struct HeadScan {
   float* entropy = nullptr;      // [N] where it is asked for
 };
 
-// The chunk's logits become the gradient with respect to them, as SoftmaxGradient has it, the target's own term included.
+// The chunk's logits become the gradient with respect to them, as SoftmaxGradient has it, the
+// target's own term included.
 struct HeadGradient {
   HeadChunk chunk;
   const float* log_sum_exp = nullptr;     // [N]

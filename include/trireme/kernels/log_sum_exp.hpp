@@ -1,6 +1,6 @@
-// Online log-sum-exp of one row of logits that arrives in chunks, in one fixed summation order on every instruction set:
-// sixteen fp32 lanes per chunk, chunk sums added in double. Trainer and generator use the same chunks, so that both get
-// the same bits. No Torch, no allocation.
+// Online log-sum-exp of one row of logits that arrives in chunks, in one fixed summation order on
+// every instruction set: sixteen fp32 lanes per chunk, chunk sums added in double. Trainer and
+// generator use the same chunks, so that both get the same bits. No Torch, no allocation.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace trireme::kernels {
 
-// Chunk length, in rows of the vocabulary, that log-probs are computed with unless the caller says otherwise.
+// Chunk length, in rows of the vocabulary, that log-probs are computed with unless the caller says
+// otherwise.
 inline constexpr int64_t vocabulary_chunk = 4096;
 
 // What has been seen of a row so far.
@@ -28,7 +29,8 @@ void update_with_entropy(LogSumExp& row, const float* logits, int64_t count, flo
 void update_with_entropy(LogSumExp& row, const uint16_t* logits, int64_t count, float scale);
 
 // Replaces a chunk of logits by the gradient with respect to them, the target's own term apart:
-//   p = exp(z - log_sum_exp);  logits[i] = -scale * p * (grad_log_prob + grad_entropy * (z - log_sum_exp + entropy))
+//   p = exp(z - log_sum_exp);  logits[i] = -scale * p * (grad_log_prob + grad_entropy * (z -
+//   log_sum_exp + entropy))
 struct SoftmaxGradient {
   float scale = 1;
   float log_sum_exp = 0;

@@ -1,5 +1,6 @@
 // Reverse scans over ragged sequences, one team per sequence. Pointers to host memory.
-// Legend: B sequences, T packed columns; sequence i owns columns [cu_seqlens[i], cu_seqlens[i + 1]).
+// Legend: B sequences, T packed columns; sequence i owns columns [cu_seqlens[i], cu_seqlens[i +
+// 1]).
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,17 @@ struct Ragged {
   int64_t sequences;          // B
 };
 
-// Generalised advantage estimation (Schulman et al. 2016, eq. 16; OpenRLHF: get_advantages_and_returns), with values and
-// rewards taken as 0 where the mask is 0, and the recursion running through such columns:
+// Generalised advantage estimation (Schulman et al. 2016, eq. 16; OpenRLHF:
+// get_advantages_and_returns), with values and rewards taken as 0 where the mask is 0, and the
+// recursion running through such columns:
 //   delta_t = r_t + gamma V_{t+1} - V_t;  A_t = delta_t + gamma lambda A_{t+1};  returns = A + V
 // values, rewards f32 [T], mask u8 [T]; writes advantages and returns f32 [T].
-void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask, float gamma, float lambda,
-         float* advantages, float* returns);
+void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask,
+         float gamma, float lambda, float* advantages, float* returns);
 
 // G_t = mask_t r_t + gamma G_{t+1} (OpenRLHF: get_cumulative_returns)
-void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask, float gamma, float* returns);
+void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask,
+                        float gamma, float* returns);
 
 // Count, sum of (x - center) and of its square over the elements whose mask is 1, in double.
 struct MaskedMoments {

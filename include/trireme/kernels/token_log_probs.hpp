@@ -1,5 +1,5 @@
-// The head: log-probability and entropy of given tokens, in chunks of the vocabulary. Never holds [N, V].
-// Legend: N rows (positions whose next token is asked for), D hidden, V vocabulary.
+// The head: log-probability and entropy of given tokens, in chunks of the vocabulary. Never holds
+// [N, V]. Legend: N rows (positions whose next token is asked for), D hidden, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,21 +10,26 @@ namespace trireme::kernels {
 
 struct TokenLogProbs {
   at::Tensor log_probs;  // f32 [N], differentiable in hidden and weight
-  at::Tensor entropy;    // f32 [N], of the temperature-scaled distribution; undefined unless asked for; differentiable
+  at::Tensor entropy;    // f32 [N], of the temperature-scaled distribution; undefined unless asked
+                         // for; differentiable
 };
 
 enum class Entropy : uint8_t { skip, value, differentiable };
 
-// logits = hidden [N, D] x weight [V, D]^T, summed in fp32 and kept in the type of hidden (an f32 hidden may have a bf16 weight, which is widened chunk by
-// chunk): in bf16 each logit is rounded once
-// (an error of up to 2^-9 of it, 0.03 where |logit| is 8 to 16), as Hugging Face and OpenRLHF round it and as our generator does.
-// From there on everything is fp32: z = logits / `temperature`, log_probs[i] = z[targets[i]] - logsumexp(z).
-// Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once, in the type of weight; where weight is a
-// leaf with an fp32 grad() they are added to it chunk by chunk, so that no gradient of [V, D] is made beside it;
-// the gradient of the logits is rounded to the type of hidden; dh accumulates in fp32. hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py, log_probs_from_logits (F1, F2).
-// On the host the logits of as many chunks as fit `kept_bytes` stay for the backward pass, whose first run takes them; it multiplies anew for the others,
-// with the same bits.
-TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature,
-                              Entropy entropy, int64_t chunk_rows = 4096, int64_t kept_bytes = 0);
+// logits = hidden [N, D] x weight [V, D]^T, summed in fp32 and kept in the type of hidden (an f32
+// hidden may have a bf16 weight, which is widened chunk by chunk): in bf16 each logit is rounded
+// once (an error of up to 2^-9 of it, 0.03 where |logit| is 8 to 16), as Hugging Face and OpenRLHF
+// round it and as our generator does. From there on everything is fp32: z = logits / `temperature`,
+// log_probs[i] = z[targets[i]] - logsumexp(z). Forward: online log-sum-exp over vocabulary chunks.
+// Backward: each chunk's dW rows are written once, in the type of weight; where weight is a leaf
+// with an fp32 grad() they are added to it chunk by chunk, so that no gradient of [V, D] is made
+// beside it; the gradient of the logits is rounded to the type of hidden; dh accumulates in fp32.
+// hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py,
+// log_probs_from_logits (F1, F2). On the host the logits of as many chunks as fit `kept_bytes` stay
+// for the backward pass, whose first run takes them; it multiplies anew for the others, with the
+// same bits.
+TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
+                              const at::Tensor& targets, double temperature, Entropy entropy,
+                              int64_t chunk_rows = 4096, int64_t kept_bytes = 0);
 
 }  // namespace trireme::kernels

@@ -1,8 +1,9 @@
-// Sixteen fp32 lanes by the compiler's vector extension, for kernels that are written once and compiled once per instruction
-// set: files with flags of their own, chosen at run time by base::active_isa(). The lanes and their order are the same in all
-// of them, and contraction is off (cmake/TriremeToolchain.cmake), so the results are too. Everything is inlined or has internal
-// linkage, so that no code for a newer CPU gets into functions that an older one runs (tests/style/check_isa_objects.py looks).
-// For the kernels of this module and of model.
+// Sixteen fp32 lanes by the compiler's vector extension, for kernels that are written once and
+// compiled once per instruction set: files with flags of their own, chosen at run time by
+// base::active_isa(). The lanes and their order are the same in all of them, and contraction is off
+// (cmake/TriremeToolchain.cmake), so the results are too. Everything is inlined or has internal
+// linkage, so that no code for a newer CPU gets into functions that an older one runs
+// (tests/style/check_isa_objects.py looks). For the kernels of this module and of model.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +16,16 @@
 
 #define TRIREME_LANES_INLINE inline __attribute__((always_inline))
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // always inlined: the ABI of wide vector arguments does not matter
+#pragma GCC diagnostic ignored \
+    "-Wpsabi"  // always inlined: the ABI of wide vector arguments does not matter
 
 namespace trireme::kernels::lanes {
 namespace {
 
 constexpr int64_t count = 16;
 
-// One vector of sixteen lanes. On processors with narrower registers GCC keeps such vectors in memory and takes their comparisons
-// and conversions apart lane by lane: kernels use Float below.
+// One vector of sixteen lanes. On processors with narrower registers GCC keeps such vectors in
+// memory and takes their comparisons and conversions apart lane by lane: kernels use Float below.
 typedef float Vector __attribute__((vector_size(64)));
 typedef uint32_t Word __attribute__((vector_size(64)));
 
@@ -119,19 +121,24 @@ TRIREME_LANES_INLINE Float broadcast(float value) {
 
 #define TRIREME_LANES_LAMBDA(...) [&](__VA_ARGS__) __attribute__((always_inline))
 TRIREME_LANES_INLINE Float operator+(const Float& a, const Float& b) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x + y; }, a, b);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x + y; }, a, b);
 }
 TRIREME_LANES_INLINE Float operator-(const Float& a, const Float& b) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x - y; }, a, b);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x - y; }, a, b);
 }
 TRIREME_LANES_INLINE Float operator*(const Float& a, const Float& b) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x * y; }, a, b);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x * y; }, a, b);
 }
 TRIREME_LANES_INLINE Float operator/(const Float& a, const Float& b) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x / y; }, a, b);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x / y; }, a, b);
 }
 TRIREME_LANES_INLINE Float operator-(const Float& a) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x) { return -x; }, a);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x) { return -x; }, a);
 }
 TRIREME_LANES_INLINE Float operator+(const Float& a, float b) { return a + broadcast(b); }
 TRIREME_LANES_INLINE Float operator-(const Float& a, float b) { return a - broadcast(b); }
@@ -143,26 +150,31 @@ TRIREME_LANES_INLINE Float operator/(float a, const Float& b) { return broadcast
 TRIREME_LANES_INLINE Float& operator+=(Float& a, const Float& b) { return a = a + b; }
 
 TRIREME_LANES_INLINE Float max(const Float& a, const Float& b) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return max(x, y); }, a, b);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return max(x, y); }, a, b);
 }
 TRIREME_LANES_INLINE Float clamp(const Float& x, float low, float high) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return clamp(y, low, high); }, x);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister y) { return clamp(y, low, high); }, x);
 }
 TRIREME_LANES_INLINE Float exp(const Float& x) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return exp(y); }, x);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister y) { return exp(y); }, x);
 }
 TRIREME_LANES_INLINE Float exp_above_zero(const Float& x) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return exp_above_zero(y); }, x);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister y) { return exp_above_zero(y); }, x);
 }
 TRIREME_LANES_INLINE Float sigmoid(const Float& x) { return 1.f / (1.f + exp_above_zero(-x)); }
 
 TRIREME_LANES_INLINE Float load(const float* from) {
   Float out;
-  for (size_t i = 0; i < registers; ++i) std::memcpy(&out.part[i], from + i * (count / registers), sizeof out.part[i]);
+  for (size_t i = 0; i < registers; ++i)
+    std::memcpy(&out.part[i], from + i * (count / registers), sizeof out.part[i]);
   return out;
 }
-// Between 16-bit and 32-bit lanes. GCC 12 takes wide conversions of halves apart, where one instruction does them; and warns of its own
-// header's forms without a mask.
+// Between 16-bit and 32-bit lanes. GCC 12 takes wide conversions of halves apart, where one
+// instruction does them; and warns of its own header's forms without a mask.
 TRIREME_LANES_INLINE WordRegister widened(HalfRegister bits) {
 #if defined(__AVX512F__)
   return (WordRegister)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)bits);
@@ -177,7 +189,8 @@ TRIREME_LANES_INLINE HalfRegister narrowed(WordRegister bits) {
   return __builtin_convertvector(bits, HalfRegister);
 #endif
 }
-// The bits of the nearest bf16, ties to even; a NaN keeps its sign and becomes quiet (base/bf16.hpp).
+// The bits of the nearest bf16, ties to even; a NaN keeps its sign and becomes quiet
+// (base/bf16.hpp).
 TRIREME_LANES_INLINE WordRegister bf16_bits(FloatRegister part) {
   const WordRegister bits = (WordRegister)part;
   const WordRegister rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -194,7 +207,8 @@ TRIREME_LANES_INLINE Float load(const uint16_t* from) {  // bf16
   return out;
 }
 TRIREME_LANES_INLINE void store(float* to, const Float& value) {
-  for (size_t i = 0; i < registers; ++i) std::memcpy(to + i * (count / registers), &value.part[i], sizeof value.part[i]);
+  for (size_t i = 0; i < registers; ++i)
+    std::memcpy(to + i * (count / registers), &value.part[i], sizeof value.part[i]);
 }
 TRIREME_LANES_INLINE void store(uint16_t* to, const Float& value) {  // bf16
   for (size_t i = 0; i < registers; ++i) {
@@ -223,10 +237,12 @@ TRIREME_LANES_INLINE void store(T* to, const Float& value, int64_t n) {
 // The value as it would come back from memory of type T.
 TRIREME_LANES_INLINE Float rounded(const Float& value, const float*) { return value; }
 TRIREME_LANES_INLINE Float rounded(const Float& value, const uint16_t*) {
-  return each(TRIREME_LANES_LAMBDA(FloatRegister x) { return (FloatRegister)(bf16_bits(x) << 16); }, value);
+  return each(
+      TRIREME_LANES_LAMBDA(FloatRegister x) { return (FloatRegister)(bf16_bits(x) << 16); }, value);
 }
 
-// Calls body(i, n) for i = 0, 16, ... with n = 16, and once with the rest; body sees n as a constant 16 where it is one.
+// Calls body(i, n) for i = 0, 16, ... with n = 16, and once with the rest; body sees n as a
+// constant 16 where it is one.
 template <class Body>
 TRIREME_LANES_INLINE void for_each_vector(int64_t elements, Body&& body) {
   int64_t i = 0;

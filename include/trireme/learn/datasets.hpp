@@ -11,22 +11,27 @@
 namespace trireme::learn {
 
 // What the [data] section says about `files`; `max_tokens` limits the prompt or the whole sequence.
-data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens);
+data::SetOptions set_options(const config::Options& options, const config::Strings& files,
+                             int64_t max_tokens);
 
-// Prompts that leave room for at least one new token; the log says how many were left out. Every rank loads, and the ranks of a node encode a share
-// each. Collective over `world`.
-data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
-                             const comm::CommView& world);
+// Prompts that leave room for at least one new token; the log says how many were left out. Every
+// rank loads, and the ranks of a node encode a share each. Collective over `world`.
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
+                             const text::Tokenizer& tokenizer, const comm::CommView& world);
 // Examples (sft, and the pretraining texts of ppo) or pairs (rm, dpo). Every rank loads.
-TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
-                          const text::Tokenizer& tokenizer, const comm::CommView& world);
+TrainingSet load_training(const config::Options& options, const config::Strings& files,
+                          config::Command command, const text::Tokenizer& tokenizer,
+                          const comm::CommView& world);
 
 // The texts of actor.ptx_coef (PPO-ptx).
 class PretrainingTexts {
  public:
-  // `trainers`: those with sequences of their own, among whom rows are shared out. Collective over world.
-  PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const comm::CommView& world, const comm::CommView& trainers);
-  // The rows of an iteration's optimizer steps, the same on every rank without a message. Valid as long as the texts.
+  // `trainers`: those with sequences of their own, among whom rows are shared out. Collective over
+  // world.
+  PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer,
+                   const comm::CommView& world, const comm::CommView& trainers);
+  // The rows of an iteration's optimizer steps, the same on every rank without a message. Valid as
+  // long as the texts.
   PretrainingRows draw(int64_t optimizer_steps);
   data::SamplerState state() const { return sampler_.state(); }
   void restore(const data::SamplerState& state) { sampler_.restore(state); }
@@ -40,6 +45,7 @@ class PretrainingTexts {
   comm::CommView trainers_;
 };
 
-data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts);
+data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights,
+                                 const data::SetCounts& counts);
 
 }  // namespace trireme::learn

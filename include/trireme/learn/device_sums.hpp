@@ -1,5 +1,5 @@
-// Numbers of a step's micro-batches that are added up where they are computed: the host reads them when the step is over, and does not wait for a
-// device before.
+// Numbers of a step's micro-batches that are added up where they are computed: the host reads them
+// when the step is over, and does not wait for a device before.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,8 @@ class DeviceSums {
  public:
   explicit DeviceSums(int64_t count) : count_(count) {}
 
-  // `parts` have `count` numbers together, all on one device; each is added in fp64. Not differentiated.
+  // `parts` have `count` numbers together, all on one device; each is added in fp64. Not
+  // differentiated.
   void add(const std::vector<at::Tensor>& parts);
   // Waits for the device once; zeros where nothing was added.
   std::vector<double> read() const;

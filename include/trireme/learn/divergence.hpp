@@ -1,4 +1,5 @@
-// A run whose policy collapses is ended before it burns the rest of its allocation: train.divergence.
+// A run whose policy collapses is ended before it burns the rest of its allocation:
+// train.divergence.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Moves samples between ranks: packed, never padded, the same way whether the roles share ranks or not. Among the ranks of a role by
-// collectives of theirs (Exchange), from role to role by mailboxes (Delivery).
+// Moves samples between ranks: packed, never padded, the same way whether the roles share ranks or
+// not. Among the ranks of a role by collectives of theirs (Exchange), from role to role by
+// mailboxes (Delivery).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct ListedSequence {
 };
 using SequenceList = std::vector<ListedSequence>;
 std::vector<int64_t> lengths_of(const SequenceList& sequences);
-// The rank of `targets` that gets each sequence, token counts near even; the same on every rank, without a message. For many
-// thousand sequences and ranks: O(sequences) memory.
+// The rank of `targets` that gets each sequence, token counts near even; the same on every rank,
+// without a message. For many thousand sequences and ranks: O(sequences) memory.
 std::vector<int> spread_over(const SequenceList& sequences, const std::vector<int>& targets);
 
 // A scored rollout as the trainers have it.
@@ -45,12 +46,14 @@ class Exchange {
 
   // Collective: the sequences of all ranks, in id order.
   SequenceList list(const Samples& mine) const;
-  // Collective: sequence i of `sequences` goes to rank rank_of[i]; returns this rank's, in id order.
+  // Collective: sequence i of `sequences` goes to rank rank_of[i]; returns this rank's, in id
+  // order.
   Samples move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of);
   // list() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
-  // Collective: all ranks get a share of the sequences, token counts near even, for `work`, which fills in columns of its share; what it has filled in comes
-  // back to the rank that had the sequence. In id order.
+  // Collective: all ranks get a share of the sequences, token counts near even, for `work`, which
+  // fills in columns of its share; what it has filled in comes back to the rank that had the
+  // sequence. In id order.
   Samples share_out(const Samples& mine, const std::function<void(Samples&)>& work);
 
   const MoveCounters& counters() const { return counters_; }
@@ -66,13 +69,17 @@ class Delivery {
   // Collective over `world`, which has the `receivers`.
   Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits);
 
-  // By each of the ranks that hold the rollout, this one being number `holder` of `holders`: sequence i of `sequences`, which they all have, goes to
-  // receiver owner[i]. Local; progress() until sent() says so.
-  void send(const Samples& mine, const SequenceList& sequences, const std::vector<int>& owner, int holder, int holders);
+  // By each of the ranks that hold the rollout, this one being number `holder` of `holders`:
+  // sequence i of `sequences`, which they all have, goes to receiver owner[i]. Local; progress()
+  // until sent() says so.
+  void send(const Samples& mine, const SequenceList& sequences, const std::vector<int>& owner,
+            int holder, int holders);
   bool sent() const { return mail_.quiet(); }
   void progress() { mail_.progress(); }
-  // Takes what has come for receiver number `receiver`. True when all of it is here: its sequences in id order, and the list of all of them. Local.
-  bool receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const SequenceList&)>& owners);
+  // Takes what has come for receiver number `receiver`. True when all of it is here: its sequences
+  // in id order, and the list of all of them. Local.
+  bool receive(Rollout& rollout, int receiver,
+               const std::function<std::vector<int>(const SequenceList&)>& owners);
 
  private:
   struct Parcel {
@@ -85,8 +92,9 @@ class Delivery {
   comm::Mailbox<Parcel> mail_;
 };
 
-// A rank's part of a waiting rollout as a checkpoint stores it, empty where it has none; the parts of all ranks, one behind the other: those
-// that have their scores apart. Throws UserError(bad_data) where they are cut short.
+// A rank's part of a waiting rollout as a checkpoint stores it, empty where it has none; the parts
+// of all ranks, one behind the other: those that have their scores apart. Throws
+// UserError(bad_data) where they are cut short.
 std::string to_stored(const Samples& samples);
 struct StoredSamples {
   Samples scored, others;

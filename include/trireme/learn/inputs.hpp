@@ -1,4 +1,5 @@
-// What a run reads, as digests by deck key: a checkpoint keeps them beside the deck, and a later start notices other files under the same names.
+// What a run reads, as digests by deck key: a checkpoint keeps them beside the deck, and a later
+// start notices other files under the same names.
 #pragma once
 
 #include <string>
@@ -14,9 +15,10 @@ namespace trireme::learn {
 
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
-// What every command reads beside its rows: the tokenizer, what config.json says of the model that is trained, weights and config.json of the
-// reference and of reward models. Local, for rank 0.
-Inputs common_inputs(const config::Options& options, config::Command command, const text::Tokenizer& tokenizer, const config::ModelShape& trained);
+// What every command reads beside its rows: the tokenizer, what config.json says of the model that
+// is trained, weights and config.json of the reference and of reward models. Local, for rank 0.
+Inputs common_inputs(const config::Options& options, config::Command command,
+                     const text::Tokenizer& tokenizer, const config::ModelShape& trained);
 
 // What decides what a run computes.
 struct RunContent {
@@ -24,8 +26,9 @@ struct RunContent {
   Inputs inputs;     // empty: not known
 };
 
-// What is otherwise now than when the checkpoint was saved: conduct is told; meaning is refused, UserError(configuration) with all changed keys, unless
-// `allowed` (ckpt.allow_changes) has its key or the table that it lies in. Local, for rank 0.
+// What is otherwise now than when the checkpoint was saved: conduct is told; meaning is refused,
+// UserError(configuration) with all changed keys, unless `allowed` (ckpt.allow_changes) has its key
+// or the table that it lies in. Local, for rank 0.
 void check_changes(const RunContent& saved, const RunContent& now, const config::Strings& allowed);
 
 }  // namespace trireme::learn

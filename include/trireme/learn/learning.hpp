@@ -17,13 +17,15 @@ struct PipelineTotals {
 };
 PipelineTotals totals_of(const ppo::PipelineReport& report);
 
-// An iteration's learning on this trainer as far as it has come: what is there before the first optimizer step, and the sums of those done.
+// An iteration's learning on this trainer as far as it has come: what is there before the first
+// optimizer step, and the sums of those done.
 struct Learning {
   ppo::Experience experience;
   Mismatch mismatch;
   PipelineTotals pipeline;
   UpdateReport update;
-  bool left = false;  // a stop came before all log-probs and values were there: there is nothing to learn with
+  bool left = false;  // a stop came before all log-probs and values were there: there is nothing to
+                      // learn with
 };
 
 }  // namespace trireme::learn

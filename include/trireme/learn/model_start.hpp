@@ -12,7 +12,8 @@
 
 namespace trireme::learn {
 
-// A model before training: its spec and rows on demand, from a folder or drawn at random (model.shape).
+// A model before training: its spec and rows on demand, from a folder or drawn at random
+// (model.shape).
 struct ModelStart {
   model::ModelSpec spec;
   std::shared_ptr<const model::WeightSource> weights;  // null: random
@@ -20,17 +21,20 @@ struct ModelStart {
 
   zero::ReadRows reader() const;
 };
-// model.path or model.shape with this head; a score head is drawn when the weights have none. Every rank opens the files; nothing
-// is collective. UserErrors name the path.
+// model.path or model.shape with this head; a score head is drawn when the weights have none. Every
+// rank opens the files; nothing is collective. UserErrors name the path.
 ModelStart trained_start(const config::Options& options, model::HeadKind head);
 ModelStart actor_start(const config::Options& options);  // with a language-model head
-// critic.path, else the first reward model, else the actor; a score head is drawn when the weights have none.
+// critic.path, else the first reward model, else the actor; a score head is drawn when the weights
+// have none.
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
-// Whether every model of a PPO run takes sequences as long as the deck allows: the actor, and as far as the run has them critic,
-// reference and reward models. Reads config.json only, on every rank; nothing is collective. Throws UserError(configuration)
-// naming the keys of all that are too short.
-void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
+// Whether every model of a PPO run takes sequences as long as the deck allows: the actor, and as
+// far as the run has them critic, reference and reward models. Reads config.json only, on every
+// rank; nothing is collective. Throws UserError(configuration) naming the keys of all that are too
+// short.
+void check_positions(const config::Options& options, const ModelStart& actor,
+                     const std::optional<ModelStart>& critic);
 
 }  // namespace trireme::learn

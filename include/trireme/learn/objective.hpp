@@ -1,6 +1,6 @@
-// What supervised training minimises: the language-model loss (sft), the pairwise loss of a reward model (rm), or a preference
-// loss against a frozen reference (dpo). The loop around them is the same.
-// Legend: T packed tokens, P pairs, D hidden, V vocabulary.
+// What supervised training minimises: the language-model loss (sft), the pairwise loss of a reward
+// model (rm), or a preference loss against a frozen reference (dpo). The loop around them is the
+// same. Legend: T packed tokens, P pairs, D hidden, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,16 +40,21 @@ class Objective {
   virtual std::vector<std::string> quantities() const = 0;
   // Before loss() of the same micro-batch, which may be empty. Collective over the trainers.
   virtual void prepare(const ActionBatch&) {}
-  // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals. Adds its part of each
-  // quantity's mean to `means`. The host waits for no device.
+  // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals.
+  // Adds its part of each quantity's mean to `means`. The host waits for no device.
   virtual at::Tensor loss(const ObjectiveInput& input, DeviceSums& means) = 0;
   // What is reported of the means over all micro-batches and ranks, by name.
-  virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const;
-  // Of the rewards of all answers, where the objective gives rewards: what reward.normalize_enable needs of the exported model.
+  virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means,
+                                                              const BatchTotals& totals) const;
+  // Of the rewards of all answers, where the objective gives rewards: what reward.normalize_enable
+  // needs of the exported model.
   struct RewardMoments {
     double mean, deviation;
   };
-  virtual std::optional<RewardMoments> reward_moments(std::span<const double>, const BatchTotals&) const { return std::nullopt; }
+  virtual std::optional<RewardMoments> reward_moments(std::span<const double>,
+                                                      const BatchTotals&) const {
+    return std::nullopt;
+  }
 };
 
 // `reference`: the frozen model of dpo; null for the others. Local.

@@ -1,5 +1,6 @@
-// Ranks start the program and read deck, data and tokenizer each for itself, and then draw rows and make collectives without a word about them. A file
-// that changed while they started, or a stale cache of a network file system, must not become a hang or wrong numbers.
+// Ranks start the program and read deck, data and tokenizer each for itself, and then draw rows and
+// make collectives without a word about them. A file that changed while they started, or a stale
+// cache of a network file system, must not become a hang or wrong numbers.
 #pragma once
 
 #include <filesystem>
@@ -14,22 +15,29 @@
 
 namespace trireme::learn {
 
-// Collective. Throws UserError(unfit_environment) on every rank when some rank runs another build of the program than rank 0.
+// Collective. Throws UserError(unfit_environment) on every rank when some rank runs another build
+// of the program than rank 0.
 void require_same_program(const comm::CommView& world);
 
-// Collective. Throws UserError(configuration) on every rank, with the keys, when some rank has another complete deck than rank 0.
+// Collective. Throws UserError(configuration) on every rank, with the keys, when some rank has
+// another complete deck than rank 0.
 void require_same_deck(const comm::CommView& world, const std::string& deck);
 
-// Collective. Reads the tokenizer; throws UserError(bad_data) on every rank when some rank's gives other ids a meaning, or an end, than that of
-// rank 0: the ranks of a node encode prompts together, but each decodes its answers itself.
-text::Tokenizer load_same_tokenizer(const comm::CommView& world, const std::filesystem::path& folder);
+// Collective. Reads the tokenizer; throws UserError(bad_data) on every rank when some rank's gives
+// other ids a meaning, or an end, than that of rank 0: the ranks of a node encode prompts together,
+// but each decodes its answers itself.
+text::Tokenizer load_same_tokenizer(const comm::CommView& world,
+                                    const std::filesystem::path& folder);
 
-// Collective. Throws UserError(bad_data) on every rank, naming `what` and the first rank, when some rank has other rows or other tokens of them
-// than rank 0 (which also shows another tokenizer).
-void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts);
-void require_same_rows(const comm::CommView& world, const std::string& what, const TrainingSet& rows);
+// Collective. Throws UserError(bad_data) on every rank, naming `what` and the first rank, when some
+// rank has other rows or other tokens of them than rank 0 (which also shows another tokenizer).
+void require_same_rows(const comm::CommView& world, const std::string& what,
+                       const data::PromptSet& prompts);
+void require_same_rows(const comm::CommView& world, const std::string& what,
+                       const TrainingSet& rows);
 
-// Digests that a checkpoint keeps, so that a later start notices other rows, or another tokenizer, under the same names. Local.
+// Digests that a checkpoint keeps, so that a later start notices other rows, or another tokenizer,
+// under the same names. Local.
 std::string digest_of(const data::PromptSet& prompts);
 std::string digest_of(const TrainingSet& rows);
 // What only rewards see of prompts: the fields beside text and messages.
@@ -38,9 +46,10 @@ std::string digest_of_fields(const data::PromptSet& prompts);
 std::string digest_of(const config::ModelShape& shape);
 // What ids mean and which of them end an answer. How texts become ids shows in rows.
 std::string digest_of(const text::Tokenizer& tokenizer);
-// The same of a model's folder. Of each weight file: name, size, the whole header of safetensors, the first and last 64 KiB, and 512 pieces of 4 KiB
-// spread evenly; up to 2 MiB all of it. Other training changes every tensor and shows; one small tensor changed by hand in a large file may not.
-// "pieces:" stands in front, since a digest of before had the ends only.
+// The same of a model's folder. Of each weight file: name, size, the whole header of safetensors,
+// the first and last 64 KiB, and 512 pieces of 4 KiB spread evenly; up to 2 MiB all of it. Other
+// training changes every tensor and shows; one small tensor changed by hand in a large file may
+// not. "pieces:" stands in front, since a digest of before had the ends only.
 std::string digest_of_model(const std::filesystem::path& folder);
 std::string digest_of_text(std::string_view text);
 

@@ -1,5 +1,5 @@
-// What supervised training reads: examples (sft, pretraining texts) and pairs of answers (rm, dpo) behind one face, and how their
-// rows are shared out over the trainers.
+// What supervised training reads: examples (sft, pretraining texts) and pairs of answers (rm, dpo)
+// behind one face, and how their rows are shared out over the trainers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace trireme::learn {
 
-// Rows of one data set. A row is one sequence (an example) or two (the chosen and the rejected answer to one prompt).
+// Rows of one data set. A row is one sequence (an example) or two (the chosen and the rejected
+// answer to one prompt).
 class TrainingSet {
  public:
   explicit TrainingSet(data::SftSet examples) : set_(std::move(examples)) {}
@@ -26,7 +27,8 @@ class TrainingSet {
   int64_t tokens(int64_t row) const;
   // By how much the chosen answer should beat the other; 0 for examples.
   double margin(int64_t row) const;
-  // Appends the row's sequences, chosen before rejected. The action mask marks the tokens that the loss is about: the answers.
+  // Appends the row's sequences, chosen before rejected. The action mask marks the tokens that the
+  // loss is about: the answers.
   void append(int64_t row, Samples& samples) const;
 
  private:
@@ -39,16 +41,19 @@ struct RowBatch {
   std::vector<float> margins;  // per row
 };
 
-// This rank's share of the pretraining rows of an iteration's optimizer step `step` (actor.ptx_coef); collective over the trainers.
+// This rank's share of the pretraining rows of an iteration's optimizer step `step`
+// (actor.ptx_coef); collective over the trainers.
 using PretrainingRows = std::function<std::vector<RowBatch>(int64_t step)>;
 
-// The places of the rows that rank `rank` of `ranks` gets, token counts near even: a pure function, O(rows) memory.
+// The places of the rows that rank `rank` of `ranks` gets, token counts near even: a pure function,
+// O(rows) memory.
 std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int rank);
 
-// This rank's share of `rows`, balanced by tokens, in micro-batches under `micro_batch_tokens`; both sequences of a pair lie in
-// one. The same number on every rank, empty ones at the end. Collective over `ranks`.
-std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows, const comm::CommView& ranks,
-                                int64_t micro_batch_tokens);
+// This rank's share of `rows`, balanced by tokens, in micro-batches under `micro_batch_tokens`;
+// both sequences of a pair lie in one. The same number on every rank, empty ones at the end.
+// Collective over `ranks`.
+std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows,
+                                const comm::CommView& ranks, int64_t micro_batch_tokens);
 
 // What losses are divided by, over all micro-batches and ranks.
 struct BatchTotals {

@@ -1,5 +1,5 @@
-// One optimizer step of PPO, model by model: gradients of the losses over its micro-batches, then AdamW. Collective over the
-// trainers.
+// One optimizer step of PPO, model by model: gradients of the losses over its micro-batches, then
+// AdamW. Collective over the trainers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,8 @@
 
 namespace trireme::learn {
 
-// Sums over the micro-batches of this rank and over optimizer steps, until Trainer::average() makes means of them.
+// Sums over the micro-batches of this rank and over optimizer steps, until Trainer::average() makes
+// means of them.
 struct UpdateReport {
   double policy_loss = 0;
   double value_loss = 0;
@@ -31,12 +32,14 @@ struct UpdateReport {
   double critic_lr = 0;
   ppo::PolicyStatistics statistics;
   int64_t steps = 0;
-  int64_t actor_steps = 0;    // of these; fewer while the actor waits for the critic (critic.freezing_steps)
+  int64_t actor_steps =
+      0;  // of these; fewer while the actor waits for the critic (critic.freezing_steps)
   int64_t changed_values = 0;
   int64_t skipped_steps = 0;  // the gradient was not finite
 };
 
-// What an optimizer step learns from, on this rank; as many micro-batches as on every other trainer, empty ones at the end.
+// What an optimizer step learns from, on this rank; as many micro-batches as on every other
+// trainer, empty ones at the end.
 struct UpdateStep {
   std::vector<ppo::Experience> micro_batches;
   ppo::Normalizer normalizer;
@@ -44,12 +47,15 @@ struct UpdateStep {
   BatchTotals pretraining_totals;
 };
 
-// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and pretraining loss. `between`: behind the passes of each
-// micro-batch.
-zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
-                double lr, at::Device device, UpdateReport& report, const BetweenMicroBatches& between = {});
-zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
-                 UpdateReport& report, const BetweenMicroBatches& between = {});
+// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and
+// pretraining loss. `between`: behind the passes of each micro-batch.
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
+                            const config::Options& options, double kl_coefficient, double lr,
+                            at::Device device, UpdateReport& report,
+                            const BetweenMicroBatches& between = {});
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
+                             const config::Options& options, double lr, at::Device device,
+                             UpdateReport& report, const BetweenMicroBatches& between = {});
 
 // The temperature at which log-probs are taken: the rollout's, 1 for a greedy one.
 double scoring_temperature(const config::Options& options);

@@ -1,5 +1,6 @@
-// Host copies of arrays that live on a GPU, for code that reads and writes host memory: checkpoints, weight sync, export.
-// On CPUs an array is its own copy: nothing is allocated, nothing is moved.
+// Host copies of arrays that live on a GPU, for code that reads and writes host memory:
+// checkpoints, weight sync, export. On CPUs an array is its own copy: nothing is allocated, nothing
+// is moved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +19,14 @@ class HostMirror {
   explicit HostMirror(at::Device device) : device_(device) {}
   HostMirror(const HostMirror&) = delete;
 
-  // Where the host sees `bytes` bytes of an array on the device: the same address whenever the same array is added again, valid
-  // as long as the mirror. Page-locked; its contents are those of the last to_host(). Null for null. The arrays must stay
-  // where they are.
+  // Where the host sees `bytes` bytes of an array on the device: the same address whenever the same
+  // array is added again, valid as long as the mirror. Page-locked; its contents are those of the
+  // last to_host(). Null for null. The arrays must stay where they are.
   void* add(void* array, int64_t bytes);
   const void* add(const void* array, int64_t bytes) { return add(const_cast<void*>(array), bytes); }
 
-  // Copies every array that was added, after all work on the device so far; complete when it returns.
+  // Copies every array that was added, after all work on the device so far; complete when it
+  // returns.
   void to_host() { copy(Direction::to_host); }
   void to_device() { copy(Direction::to_device); }
 

@@ -1,5 +1,5 @@
-// The memory ledger at work: before any weight is read, all ranks compare what they will need with what is free; afterwards the plan stands
-// beside what was measured.
+// The memory ledger at work: before any weight is read, all ranks compare what they will need with
+// what is free; afterwards the plan stands beside what was measured.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,35 +20,44 @@
 namespace trireme::machine {
 
 plan::ModelLayout layout_of(const model::ModelSpec& spec);
-// The models of a run, of which `actor` and `critic` (null: none) are known; reads config.json files of the others, on every rank alike.
-// Throws UserError as load_model_shape.
-plan::JobModels job_models(const config::Options& options, config::Command command, const model::ModelSpec& actor,
-                           const model::ModelSpec* critic);
+// The models of a run, of which `actor` and `critic` (null: none) are known; reads config.json
+// files of the others, on every rank alike. Throws UserError as load_model_shape.
+plan::JobModels job_models(const config::Options& options, config::Command command,
+                           const model::ModelSpec& actor, const model::ModelSpec* critic);
 
 class MemoryCheck {
  public:
-  // Collective over world, before weights are read and after the device was made current. Throws UserError(configuration), the same on
-  // every rank, where a GPU, a node or a control group has less free than the plan needs, or warns (run.memory_check); rank 0 logs the
-  // plan. Chooses how many blocks to compute again where train.keep_memory says for how much memory, and then whether generators keep their caches while
-  // trainers of their ranks work. options.model.dtype is settled.
-  void admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
-             const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
-  // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's train.recompute is `wish`.
-  int64_t recompute(int64_t wish, int64_t layers) const { return recompute_ < 0 ? wish : std::min(recompute_, layers); }
+  // Collective over world, before weights are read and after the device was made current. Throws
+  // UserError(configuration), the same on every rank, where a GPU, a node or a control group has
+  // less free than the plan needs, or warns (run.memory_check); rank 0 logs the plan. Chooses how
+  // many blocks to compute again where train.keep_memory says for how much memory, and then whether
+  // generators keep their caches while trainers of their ranks work. options.model.dtype is
+  // settled.
+  void admit(const config::Options& options, config::Command command, const config::RoleMap& roles,
+             const comm::CommView& world, const comm::NodeTopology& topology,
+             const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
+  // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's
+  // train.recompute is `wish`.
+  int64_t recompute(int64_t wish, int64_t layers) const {
+    return recompute_ < 0 ? wish : std::min(recompute_, layers);
+  }
   bool keeps_caches() const { return keeps_caches_; }
-  // Bytes, each the largest over ranks: PHASE_host_peak of every phase so far (trace::phase_memory), planned_host_peak, and on GPUs PHASE_device_peak,
-  // planned_device_peak and device_peak; of these by kind (plan::Kind) planned_device_KIND and device_KIND, and device_reserved (DeviceKinds).
-  // Collective.
+  // Bytes, each the largest over ranks: PHASE_host_peak of every phase so far
+  // (trace::phase_memory), planned_host_peak, and on GPUs PHASE_device_peak, planned_device_peak
+  // and device_peak; of these by kind (plan::Kind) planned_device_KIND and device_KIND, and
+  // device_reserved (DeviceKinds). Collective.
   std::map<std::string, int64_t> figures(const comm::CommView& world, at::Device device);
-  // "memory: host peak 1.20 GB planned, 1.10 GB measured" and on GPUs the same of each kind, from those and the measured host_peak.
+  // "memory: host peak 1.20 GB planned, 1.10 GB measured" and on GPUs the same of each kind, from
+  // those and the measured host_peak.
   static std::string compare(const std::map<std::string, int64_t>& figures);
 
  private:
-  int64_t recompute_ = -1;                         // blocks; -1: was not chosen
+  int64_t recompute_ = -1;  // blocks; -1: was not chosen
   bool keeps_caches_ = false;
-  int64_t planned_host_ = 0, planned_device_ = 0;  // of the rank that has most
+  int64_t planned_host_ = 0, planned_device_ = 0;          // of the rank that has most
   std::array<int64_t, plan::kind_count> planned_kinds_{};  // on devices, likewise
-  int64_t device_free_ = 0, device_peak_ = 0;      // of this rank: before the first weight; most that was taken since
+  int64_t device_free_ = 0,
+          device_peak_ = 0;  // of this rank: before the first weight; most that was taken since
 };
 
 }  // namespace trireme::machine

@@ -12,8 +12,10 @@
 
 namespace trireme::machine {
 
-// `command`: "ppo", "sft", ...; `places` with the threads of all ranks, `threads` of this one. Collective over world.
-void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
+// `command`: "ppo", "sft", ...; `places` with the threads of all ranks, `threads` of this one.
+// Collective over world.
+void log_start(const config::Options& options, const comm::Roles& roles,
+               const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
 
 }  // namespace trireme::machine

@@ -19,8 +19,9 @@ struct Threads {
   int count = 1;
   std::vector<int> cpus;  // processor of each, where threads are pinned; empty: the kernel chooses
 
-  // From here on LibTorch works with so many threads. Where they are pinned, those beside the calling one are bound; the calling one
-  // stays free, since threads and child processes that start later inherit its binding.
+  // From here on LibTorch works with so many threads. Where they are pinned, those beside the
+  // calling one are bound; the calling one stays free, since threads and child processes that start
+  // later inherit its binding.
   void use() const;
 };
 
@@ -29,19 +30,23 @@ struct ThreadPlan {
   std::string not_pinned;  // why not; "": pinned
 };
 
-// What each rank of the world finds of its node. `roles`: 1 for those that this rank has, of trainer, generator, reward. Collective over world.
-std::vector<job::RankPlace> gather_places(const config::Options& options, const comm::CommView& world, const comm::NodeTopology& topology,
+// What each rank of the world finds of its node. `roles`: 1 for those that this rank has, of
+// trainer, generator, reward. Collective over world.
+std::vector<job::RankPlace> gather_places(const config::Options& options,
+                                          const comm::CommView& world,
+                                          const comm::NodeTopology& topology,
                                           const std::array<int, 3>& roles);
 
-// Fills in the threads of every rank. `wish` is run.threads: "auto", the ranks of a node share its cores (job::share_cores);
-// "phase", only the ranks of the role that works do; or a number.
+// Fills in the threads of every rank. `wish` is run.threads: "auto", the ranks of a node share its
+// cores (job::share_cores); "phase", only the ranks of the role that works do; or a number.
 void share_threads(const std::string& wish, std::vector<job::RankPlace>& places);
 
 // The plan of this rank from places whose threads were shared out.
-ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places, int rank);
+ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places,
+                        int rank);
 // All of it, for tools. Collective over world.
-ThreadPlan plan_threads(const config::Options& options, const comm::CommView& world, const comm::NodeTopology& topology,
-                        const std::array<int, 3>& roles);
+ThreadPlan plan_threads(const config::Options& options, const comm::CommView& world,
+                        const comm::NodeTopology& topology, const std::array<int, 3>& roles);
 
 // Processor time of this process' threads between two moments.
 class ThreadMeter {

@@ -1,6 +1,7 @@
-// GGUF, the file format of llama.cpp (ggml/docs/gguf.md), versions 2 and 3, little-endian: read only, to start training from
-// published models. Tensors of types F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 are dequantised to fp32; others are
-// refused by name. Every count is capped and every size computed without overflow before memory is taken for it.
+// GGUF, the file format of llama.cpp (ggml/docs/gguf.md), versions 2 and 3, little-endian: read
+// only, to start training from published models. Tensors of types F32, F16, BF16, Q4_0, Q4_1, Q5_0,
+// Q5_1 and Q8_0 are dequantised to fp32; others are refused by name. Every count is capped and
+// every size computed without overflow before memory is taken for it.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +20,29 @@
 
 namespace trireme::model {
 
-// A metadata value. Integers of all widths become i64 (u64 beyond its range is refused), both floats double.
-using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>, std::vector<double>,
-                               std::vector<std::string>>;
+// A metadata value. Integers of all widths become i64 (u64 beyond its range is refused), both
+// floats double.
+using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>,
+                               std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
 // What the file says about its tokenizer, for the data module to turn into a tokenizer.json.
 struct GgufTokenizer {
-  std::string model;                // tokenizer.ggml.model: "gpt2" is byte-level BPE, "llama" SentencePiece
-  std::string pre;                  // tokenizer.ggml.pre: names the split pattern, e.g. "llama-bpe", "smollm", "qwen2"
+  std::string model;  // tokenizer.ggml.model: "gpt2" is byte-level BPE, "llama" SentencePiece
+  std::string
+      pre;  // tokenizer.ggml.pre: names the split pattern, e.g. "llama-bpe", "smollm", "qwen2"
   std::vector<std::string> tokens;  // by id
   std::vector<std::string> merges;  // "left right", by rank
-  std::vector<int32_t> types;       // per token: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
-  std::vector<float> scores;        // SentencePiece only
+  std::vector<int32_t>
+      types;  // per token: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<float> scores;  // SentencePiece only
   std::optional<int32_t> bos, eos, pad, unknown;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
   std::string chat_template;  // Jinja; empty when there is none
 };
 
-// The weights under their Hugging Face names and in Hugging Face's layout: llama.cpp stores the rows of q and k of the llama
-// architecture permuted for its interleaved rotary embedding, which is undone here.
+// The weights under their Hugging Face names and in Hugging Face's layout: llama.cpp stores the
+// rows of q and k of the llama architecture permuted for its interleaved rotary embedding, which is
+// undone here.
 class GgufFile : public WeightSource {
  public:
   // Reads and checks all metadata. UserError(bad_data) naming file and byte; input_missing.

@@ -21,8 +21,9 @@ struct ModelFolder {
   std::shared_ptr<const WeightSource> weights;
 };
 
-// `path`: a folder with config.json and safetensors, a folder with one .gguf file and no config.json, or a .gguf file.
-// Not collective; every rank may open it. UserError input_missing naming path and what was expected, bad_data.
+// `path`: a folder with config.json and safetensors, a folder with one .gguf file and no
+// config.json, or a .gguf file. Not collective; every rank may open it. UserError input_missing
+// naming path and what was expected, bad_data.
 ModelFolder open_model(const std::filesystem::path& path);
 
 // What a model may lack.
@@ -31,21 +32,23 @@ enum class Missing : uint8_t {
   score_head  // a critic that starts from a language model: its head is drawn anew
 };
 
-// Compares the source with the spec: every parameter must be there with its shape (bad_data names the tensor and both
-// shapes, or the tensors that are missing). Tensors that the spec does not have are returned, without the harmless ones
-// (rotary inv_freq buffers, lm_head.weight of a tied model or beside a score head).
-std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights, Missing allowed = Missing::nothing);
+// Compares the source with the spec: every parameter must be there with its shape (bad_data names
+// the tensor and both shapes, or the tensors that are missing). Tensors that the spec does not have
+// are returned, without the harmless ones (rotary inv_freq buffers, lm_head.weight of a tied model
+// or beside a score head).
+std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights,
+                                       Missing allowed = Missing::nothing);
 // One warning for the tensors that check_weights returned; nothing for an empty list.
 void warn_unexpected(const std::vector<std::string>& names, const WeightSource& weights);
 
-// Rows and columns [block] of a parameter as fp32 into out[block.elements()]: from the source, or drawn by initial_values
-// with `seed` when the source does not have it (a score head, see Missing).
-void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed,
-                    float* out);
+// Rows and columns [block] of a parameter as fp32 into out[block.elements()]: from the source, or
+// drawn by initial_values with `seed` when the source does not have it (a score head, see Missing).
+void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
+                    const WeightSource& weights, uint64_t seed, float* out);
 
-// Writes a folder that Hugging Face's from_pretrained opens: config.json, generation_config.json, tokenizer files copied
-// from another folder, and safetensors whose slices every rank writes itself. The order of calls and barriers is that of
-// SafetensorsWriter; nothing is collective.
+// Writes a folder that Hugging Face's from_pretrained opens: config.json, generation_config.json,
+// tokenizer files copied from another folder, and safetensors whose slices every rank writes
+// itself. The order of calls and barriers is that of SafetensorsWriter; nothing is collective.
 class ModelExport {
  public:
   struct Options {

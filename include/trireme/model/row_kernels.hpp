@@ -1,40 +1,48 @@
-// The memory-bound parts of a block on CPUs, fp32 or bf16 (as uint16_t) in memory, fp32 inside. Training and decoding call
-// the same functions, so both give the same bits. Additions and products are never fused and sums run in a fixed order, so
-// the bits are also the same on AVX-512, AVX2 and other CPUs (the implementation is chosen at run time).
+// The memory-bound parts of a block on CPUs, fp32 or bf16 (as uint16_t) in memory, fp32 inside.
+// Training and decoding call the same functions, so both give the same bits. Additions and products
+// are never fused and sums run in a fixed order, so the bits are also the same on AVX-512, AVX2 and
+// other CPUs (the implementation is chosen at run time).
 //
-// Sums over a row: lane i mod 16 takes element i; the 16 lanes are then added as 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+// Sums over a row: lane i mod 16 takes element i; the 16 lanes are then added as 8 + 8, 4 + 4, 2 +
+// 2, 1 + 1.
 #pragma once
 
 #include <cstdint>
 
 namespace trireme::model {
 
-// y = round(w * round(x * r)), r = 1 / sqrt(mean(x^2) + epsilon) per row; `inverse_rms` [rows] receives r (may be null).
-// round() is to the type in memory. x, y [rows, columns]; weight [columns]. y may be x.
-void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows, int64_t columns,
-                   float epsilon);
-void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms, int64_t rows, int64_t columns,
-                   float epsilon);
+// y = round(w * round(x * r)), r = 1 / sqrt(mean(x^2) + epsilon) per row; `inverse_rms` [rows]
+// receives r (may be null). round() is to the type in memory. x, y [rows, columns]; weight
+// [columns]. y may be x.
+void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows,
+                   int64_t columns, float epsilon);
+void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms,
+                   int64_t rows, int64_t columns, float epsilon);
 
 // dx [rows, columns] is overwritten; dweight [columns] (fp32) is added to. dx may be dy.
-void rms_norm_backward_rows(const float* x, const float* weight, const float* dy, const float* inverse_rms, float* dx,
-                            float* dweight, int64_t rows, int64_t columns);
-void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy, const float* inverse_rms, uint16_t* dx,
-                            float* dweight, int64_t rows, int64_t columns);
+void rms_norm_backward_rows(const float* x, const float* weight, const float* dy,
+                            const float* inverse_rms, float* dx, float* dweight, int64_t rows,
+                            int64_t columns);
+void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy,
+                            const float* inverse_rms, uint16_t* dx, float* dweight, int64_t rows,
+                            int64_t columns);
 
 // y[i] = round(gate[i] * sigmoid(gate[i]) * up[i]): one rounding. y may be gate or up.
 void swiglu(const float* gate, const float* up, float* y, int64_t count);
 void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count);
-void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup, int64_t count);
-void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate, uint16_t* dup, int64_t count);
+void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup,
+                     int64_t count);
+void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate,
+                     uint16_t* dup, int64_t count);
 
-// Rotary embedding in Hugging Face's half-split form, one rounding: (a, b) -> (a cos - b sin, b cos + a sin) for the halves
-// a, b of every head. x, y [tokens, heads, head_dim]; cos and sin [max_positions, head_dim / 2], row positions[token].
-// `direction` 1 rotates, -1 rotates back (the backward pass). y may be x.
-void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin, float* y, int64_t tokens,
-               int64_t heads, int64_t head_dim, float direction);
-void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin, uint16_t* y, int64_t tokens,
-               int64_t heads, int64_t head_dim, float direction);
+// Rotary embedding in Hugging Face's half-split form, one rounding: (a, b) -> (a cos - b sin, b cos
+// + a sin) for the halves a, b of every head. x, y [tokens, heads, head_dim]; cos and sin
+// [max_positions, head_dim / 2], row positions[token]. `direction` 1 rotates, -1 rotates back (the
+// backward pass). y may be x.
+void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin,
+               float* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction);
+void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin,
+               uint16_t* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction);
 
 // "avx512", "avx2" or "portable".
 const char* row_kernels_target();

@@ -1,6 +1,7 @@
-// The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes. Everything a file
-// claims is checked before it is used, as the reference implementation does (safetensors/src/tensor.rs) and more: duplicate
-// keys, more than 8 dimensions, shards outside the model's folder. All errors are UserErrors that name the file.
+// The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors'
+// bytes. Everything a file claims is checked before it is used, as the reference implementation
+// does (safetensors/src/tensor.rs) and more: duplicate keys, more than 8 dimensions, shards outside
+// the model's folder. All errors are UserErrors that name the file.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
   // The stored bytes of a tensor, at any alignment; valid while this object lives.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  // Throws bad_data when the file on disk is no longer the one that was mapped (inode, size, time of change): a truncated
-  // map would end the process with SIGBUS.
+  // Throws bad_data when the file on disk is no longer the one that was mapped (inode, size, time
+  // of change): a truncated map would end the process with SIGBUS.
   void check_unchanged() const;
 
  private:
@@ -56,8 +57,8 @@ class SafetensorsFile {
 // The tensors of one file, or of all files that a model.safetensors.index.json lists.
 class SafetensorsSource : public WeightSource {
  public:
-  // `path`: a folder (model.safetensors.index.json, else model.safetensors), an index or one file. input_missing names
-  // what was expected.
+  // `path`: a folder (model.safetensors.index.json, else model.safetensors), an index or one file.
+  // input_missing names what was expected.
   explicit SafetensorsSource(const std::filesystem::path& path);
   ~SafetensorsSource() override;
 
@@ -66,7 +67,8 @@ class SafetensorsSource : public WeightSource {
   const base::TensorSpec& spec(std::string_view name) const override;
   std::string_view type_name(std::string_view name) const override;
   void read(std::string_view name, const base::Block& block, float* out) const override;
-  bool copy(std::string_view name, const base::Block& block, StoredType type, std::byte* out) const override;
+  bool copy(std::string_view name, const base::Block& block, StoredType type,
+            std::byte* out) const override;
   std::string describe() const override { return path_.string(); }
 
   StoredType type(std::string_view name) const;
@@ -87,32 +89,35 @@ class SafetensorsSource : public WeightSource {
   std::map<std::string, Place, std::less<>> places_;
 };
 
-// Writes a model as safetensors from many ranks at once: nobody gathers it. All ranks construct the writer with the same
-// arguments (the offsets follow from them), then: one rank calls create(); barrier; every rank write()s its blocks and
-// calls sync(); barrier; one rank calls commit(). Nothing here is collective: the caller places the barriers. Until commit
-// the files have the ending .tmp; a crash leaves an earlier export as it was, or a folder that SafetensorsSource refuses.
-// Throws io_error, permission.
+// Writes a model as safetensors from many ranks at once: nobody gathers it. All ranks construct the
+// writer with the same arguments (the offsets follow from them), then: one rank calls create();
+// barrier; every rank write()s its blocks and calls sync(); barrier; one rank calls commit().
+// Nothing here is collective: the caller places the barriers. Until commit the files have the
+// ending .tmp; a crash leaves an earlier export as it was, or a folder that SafetensorsSource
+// refuses. Throws io_error, permission.
 class SafetensorsWriter {
  public:
   static constexpr uint64_t default_file_bytes = 5'000'000'000;  // Hugging Face's default
 
-  // Elements of type f32, bf16 or f16. One file `model.safetensors`, or when the tensors take more than `file_bytes`:
-  // model-00001-of-0000n.safetensors in the order of `tensors` and an index.
-  SafetensorsWriter(std::filesystem::path folder, std::vector<base::TensorSpec> tensors, StoredType type,
-                    uint64_t file_bytes = default_file_bytes);
+  // Elements of type f32, bf16 or f16. One file `model.safetensors`, or when the tensors take more
+  // than `file_bytes`: model-00001-of-0000n.safetensors in the order of `tensors` and an index.
+  SafetensorsWriter(std::filesystem::path folder, std::vector<base::TensorSpec> tensors,
+                    StoredType type, uint64_t file_bytes = default_file_bytes);
   ~SafetensorsWriter();
 
   // Creates the folder and the files in full size, with their headers.
   void create();
-  // A block of a tensor from fp32 (rounded to nearest even), row-major. Blocks must not overlap between ranks; together they must
-  // cover every tensor.
+  // A block of a tensor from fp32 (rounded to nearest even), row-major. Blocks must not overlap
+  // between ranks; together they must cover every tensor.
   void write(std::string_view name, const base::Block& block, const float* values);
   // Makes this rank's writes durable.
   void sync();
-  // Removes what leads a reader to the weights of an earlier export; the folder is refused until commit() is done. Comes before anything of the new
-  // export is put among the old: files of two exports have the same names and shapes.
+  // Removes what leads a reader to the weights of an earlier export; the folder is refused until
+  // commit() is done. Comes before anything of the new export is put among the old: files of two
+  // exports have the same names and shapes.
   void retire_older();
-  // Retires an earlier export, renames the files to their final names, writes the index and removes weights that these replace.
+  // Retires an earlier export, renames the files to their final names, writes the index and removes
+  // weights that these replace.
   void commit();
   // After an error, on one rank: removes the temporary files. Never throws.
   void discard() noexcept;

@@ -11,8 +11,8 @@
 
 namespace trireme::model {
 
-// The types of the safetensors format. Only f64, f32, f16 and bf16 can be weights; the others are recognised so that a
-// file with them opens and a read of such a tensor is refused by name.
+// The types of the safetensors format. Only f64, f32, f16 and bf16 can be weights; the others are
+// recognised so that a file with them opens and a read of such a tensor is refused by name.
 enum class StoredType : uint8_t {
   boolean,
   u8,
@@ -46,13 +46,16 @@ constexpr StoredType stored_type_of(base::ElementType type) {
   return StoredType::boolean;
 }
 int bits_of(StoredType type);
-bool is_weight_type(StoredType type);                                                           // f64, f32, f16, bf16
-inline uint64_t bytes_of(StoredType type) { return static_cast<uint64_t>(bits_of(type)) / 8; }  // of whole-byte types
+bool is_weight_type(StoredType type);  // f64, f32, f16, bf16
+inline uint64_t bytes_of(StoredType type) {
+  return static_cast<uint64_t>(bits_of(type)) / 8;
+}  // of whole-byte types
 
 // `count` elements at `from` (any alignment) to fp32. Precondition: is_weight_type(type).
 void to_float(StoredType type, const std::byte* from, size_t count, float* out);
 
-// fp32 to f32, bf16 or f16 with round to nearest even; NaN stays NaN. Precondition: one of these three.
+// fp32 to f32, bf16 or f16 with round to nearest even; NaN stays NaN. Precondition: one of these
+// three.
 void from_float(StoredType type, const float* from, size_t count, std::byte* out);
 
 float f16_to_float(uint16_t bits);

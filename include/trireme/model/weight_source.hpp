@@ -1,5 +1,5 @@
-// Where weights come from: safetensors or GGUF behind one interface, read by rectangles, so that each rank reads only its
-// own shard and a conversion streams tensor by tensor.
+// Where weights come from: safetensors or GGUF behind one interface, read by rectangles, so that
+// each rank reads only its own shard and a conversion streams tensor by tensor.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,16 @@ class WeightSource {
   virtual const base::TensorSpec& spec(std::string_view name) const = 0;
   // The name of the stored element type, for people: "BF16", "Q4_1".
   virtual std::string_view type_name(std::string_view name) const = 0;
-  // Elements of `block` as fp32, row-major, into out[block.elements()]. Reads the block's bytes only. Thread-safe.
-  // UserError(bad_data): no such tensor, not a weight type, or the file changed since it was opened.
+  // Elements of `block` as fp32, row-major, into out[block.elements()]. Reads the block's bytes
+  // only. Thread-safe. UserError(bad_data): no such tensor, not a weight type, or the file changed
+  // since it was opened.
   virtual void read(std::string_view name, const base::Block& block, float* out) const = 0;
-  // The same elements as they are stored, into `out`, where they are stored as `type`; else false: read() has them.
-  virtual bool copy(std::string_view /*name*/, const base::Block& /*block*/, StoredType /*type*/, std::byte* /*out*/) const { return false; }
+  // The same elements as they are stored, into `out`, where they are stored as `type`; else false:
+  // read() has them.
+  virtual bool copy(std::string_view /*name*/, const base::Block& /*block*/, StoredType /*type*/,
+                    std::byte* /*out*/) const {
+    return false;
+  }
   // What the source is, for messages: a path.
   virtual std::string describe() const = 0;
 
@@ -37,7 +42,9 @@ class WeightSource {
   uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  protected:
-  void count_bytes(uint64_t bytes) const { bytes_read_.fetch_add(bytes, std::memory_order_relaxed); }
+  void count_bytes(uint64_t bytes) const {
+    bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
+  }
 
  private:
   mutable std::atomic<uint64_t> bytes_read_{0};

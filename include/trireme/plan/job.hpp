@@ -1,4 +1,5 @@
-// The memory of a job before it is submitted: from the deck, the role map and the shapes of the models to one ledger per rank.
+// The memory of a job before it is submitted: from the deck, the role map and the shapes of the
+// models to one ledger per rank.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +18,25 @@
 
 namespace trireme::plan {
 
-// A node. Devices: what LibTorch reports as their total. Speeds are the makers' figures, one way, per GPU; all 0: not known.
+// A node. Devices: what LibTorch reports as their total. Speeds are the makers' figures, one way,
+// per GPU; all 0: not known.
 struct Machine {
   std::string name;
-  int64_t device_bytes = 0;     // of one GPU; 0: CPUs only
-  int64_t host_bytes = 0;       // of a node
-  double flops = 0;             // bf16, dense
-  double memory_speed = 0;      // bytes/s of the GPU's own memory
-  double node_link = 0;         // bytes/s between the GPUs of a node
-  double network = 0;           // bytes/s of a GPU's share of the node's network
-  double host_link = 0;         // bytes/s between a GPU and host memory
+  int64_t device_bytes = 0;  // of one GPU; 0: CPUs only
+  int64_t host_bytes = 0;    // of a node
+  double flops = 0;          // bf16, dense
+  double memory_speed = 0;   // bytes/s of the GPU's own memory
+  double node_link = 0;      // bytes/s between the GPUs of a node
+  double network = 0;        // bytes/s of a GPU's share of the node's network
+  double host_link = 0;      // bytes/s between a GPU and host memory
 };
 // "h100", "h200", "a100-80", "a100-40", "gh200"; nullptr where there is none of that name.
 const Machine* known_machine(std::string_view name);
 std::string known_machine_names();  // "h100, h200, ..."
 Machine machine_of(const config::MachineFile& file);
 
-// The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by generate.tensor_parallel.
+// The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by
+// generate.tensor_parallel.
 struct JobModels {
   ModelLayout actor;
   base::ShardLayout slices;
@@ -48,18 +51,22 @@ struct Job {
   std::span<const int> node_of_rank;
   const JobModels& models;
   Machine machine;
-  config::DType compute = config::DType::bf16;  // what model.dtype comes to on this machine
-  config::Command command = config::Command::ppo;  // with another one every trainer holds the model, dpo also the reference
-  bool keeps_caches = false;  // caches_beside_training() says so; else generators give them back while trainers of their ranks work
-  bool own_kernels = true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
+  config::DType compute = config::DType::bf16;     // what model.dtype comes to on this machine
+  config::Command command = config::Command::ppo;  // with another one every trainer holds the
+                                                   // model, dpo also the reference
+  bool keeps_caches = false;  // caches_beside_training() says so; else generators give them back
+                              // while trainers of their ranks work
+  bool own_kernels =
+      true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
   bool context_stands = false;  // machine.device_bytes is what a CUDA context has left
 };
 
 // What world rank `rank` holds, phase by phase.
 Ledger memory_of_rank(const Job& job, int rank);
 
-// A rank of each combination of roles, with the ranks of each node that have it: the first of those with the largest slices of the generator;
-// all else is the same on them where shard groups lie alike on their nodes.
+// A rank of each combination of roles, with the ranks of each node that have it: the first of those
+// with the largest slices of the generator; all else is the same on them where shard groups lie
+// alike on their nodes.
 struct RoleKind {
   int first = 0;
   std::vector<int> ranks_on_node;  // by node
@@ -75,15 +82,16 @@ struct Fullest {
 
 // What a machine needs of its memory, and whether it has it.
 struct Fit {
-  Fullest device;            // the fullest GPU; one rank each
-  Fullest host;              // the rank with most on the host
-  int64_t node_bytes = 0;    // all ranks of the fullest node
+  Fullest device;                             // the fullest GPU; one rank each
+  Fullest host;                               // the rank with most on the host
+  int64_t node_bytes = 0;                     // all ranks of the fullest node
   bool device_fits = true, host_fits = true;  // a capacity of 0 is not known and not exceeded
   bool fits() const { return device_fits && host_fits; }
 };
 Fit fit(const Job& job);
 
-// Packed tokens of one pass: the deck's micro-batch, or all that a rank can have where that is less; no less than the longest sequence.
+// Packed tokens of one pass: the deck's micro-batch, or all that a rank can have where that is
+// less; no less than the longest sequence.
 int64_t training_tokens(const Job& job);
 int64_t scoring_tokens(const Job& job, int ranks);
 // Of reward model `model`, whose source may have a length and a budget of its own.
@@ -93,18 +101,22 @@ struct RewardPass {
 };
 RewardPass reward_pass(const Job& job, size_t model);
 
-// Bytes of the KV cache of a generator: the deck's share of `free`, or its bytes, but no more than all its sequences need at full length.
-int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,
-                       int64_t sequences, int64_t max_len, int64_t free);
+// Bytes of the KV cache of a generator: the deck's share of `free`, or its bytes, but no more than
+// all its sequences need at full length.
+int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape,
+                       int tensor_parallel, int64_t element_bytes, int64_t sequences,
+                       int64_t max_len, int64_t free);
 
 // What the deck's rollouts need of a replica's KV cache at a time.
 struct KvNeed {
-  int64_t sequences = 0;        // that decode together: generate.max_batch, or all of the replica's where these are fewer
+  int64_t sequences =
+      0;  // that decode together: generate.max_batch, or all of the replica's where these are fewer
   int64_t expected_length = 0;  // tokens: a mean prompt and half of what may be generated
 };
 // `prompt_tokens`: of a mean prompt.
 KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas);
-// A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they do.
+// A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they
+// do.
 std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token);
 
 }  // namespace trireme::plan

@@ -1,5 +1,5 @@
-// The memory ledger of a rank: every buffer that the program holds, with its owner, place, size and the phases in which it lives. Plain
-// integers: no MPI, no tensors, no device.
+// The memory ledger of a rank: every buffer that the program holds, with its owner, place, size and
+// the phases in which it lives. Plain integers: no MPI, no tensors, no device.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,18 @@ namespace trireme::plan {
 enum class Place : uint8_t { device, host };
 
 // What a rank does one after another in an iteration; `start` is what stands before the first one.
-enum class Phase : uint8_t { start, rollout, reward, log_probs, forward, head, backward, step, sync, save };
+enum class Phase : uint8_t {
+  start,
+  rollout,
+  reward,
+  log_probs,
+  forward,
+  head,
+  backward,
+  step,
+  sync,
+  save
+};
 inline constexpr int phase_count = 10;
 const char* to_string(Phase phase);
 
@@ -20,11 +31,12 @@ using PhaseSet = uint32_t;
 constexpr PhaseSet phase_bit(Phase phase) { return PhaseSet{1} << static_cast<unsigned>(phase); }
 inline constexpr PhaseSet every_phase = (PhaseSet{1} << phase_count) - 1;
 
-// exact: the size that the program allocates, byte for byte (without an allocator's rounding); estimate: from the shapes of what LibTorch
-// and the libraries below it allocate.
+// exact: the size that the program allocates, byte for byte (without an allocator's rounding);
+// estimate: from the shapes of what LibTorch and the libraries below it allocate.
 enum class Accuracy : uint8_t { exact, estimate };
 
-// What takes it, as a device's memory can be told apart when a job runs: LibTorch's allocator, the exchanges' buffers, and what libraries take by themselves.
+// What takes it, as a device's memory can be told apart when a job runs: LibTorch's allocator, the
+// exchanges' buffers, and what libraries take by themselves.
 enum class Kind : uint8_t { tensors, exchanges, libraries };
 inline constexpr int kind_count = 3;
 const char* to_string(Kind kind);
@@ -36,7 +48,8 @@ struct Entry {
   int64_t bytes = 0;
   PhaseSet phases = every_phase;
   Accuracy accuracy = Accuracy::exact;
-  int64_t mapped = 0;  // bytes of other ranks' parts of the same shared window: this process' resident set shows them, too
+  int64_t mapped = 0;  // bytes of other ranks' parts of the same shared window: this process'
+                       // resident set shows them, too
   Kind kind = Kind::tensors;
 };
 

@@ -1,5 +1,6 @@
-// Bytes of a model on one rank, as zero and generate allocate them: the formulas of ShardedModel, of its exchanges and of the generator's
-// slices. Legend: N ranks of the shard communicator, D hidden, F ffn, V vocabulary, L layers.
+// Bytes of a model on one rank, as zero and generate allocate them: the formulas of ShardedModel,
+// of its exchanges and of the generator's slices. Legend: N ranks of the shard communicator, D
+// hidden, F ffn, V vocabulary, L layers.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace trireme::plan {
 
-// A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those that it gathers. A tied embedding stands in
-// the first and in the last stage.
+// A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those
+// that it gathers. A tied embedding stands in the first and in the last stage.
 struct ModelLayout {
   config::ModelShape shape;
   std::vector<base::TensorSpec> tensors;
@@ -21,27 +22,33 @@ int64_t elements(const ModelLayout& model);  // of all parameters
 
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {
-  window,       // the ranks of one node share memory: every weight once, gradients in each rank's part
-  node_windows, // the same on each of several nodes; beside them the sums on their way from node to node
-  host_ring,    // own slices and a ring of two stages on each rank, MPI
-  device_ring,  // the same on a GPU, NCCL
+  window,  // the ranks of one node share memory: every weight once, gradients in each rank's part
+  node_windows,  // the same on each of several nodes; beside them the sums on their way from node
+                 // to node
+  host_ring,     // own slices and a ring of two stages on each rank, MPI
+  device_ring,   // the same on a GPU, NCCL
 };
 
 enum class Training : uint8_t { frozen, trainable };
 
-// zero::MemoryUse says what a running model has; the same names, the same numbers (a test compares them).
+// zero::MemoryUse says what a running model has; the same names, the same numbers (a test compares
+// them).
 struct ShardedModelBytes {
-  int64_t weights_own = 0;   // compute type: own slices; of a window this rank's share of it
-  int64_t weights_ring = 0;  // compute type: two neighbouring stages, whole; none in a window
+  int64_t weights_own = 0;     // compute type: own slices; of a window this rank's share of it
+  int64_t weights_ring = 0;    // compute type: two neighbouring stages, whole; none in a window
   int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
-  int64_t receive = 0;       // as gradients are summed: summed slice (device ring), three of them (node windows), slices of all other ranks (host ring)
+  int64_t receive = 0;  // as gradients are summed: summed slice (device ring), three of them (node
+                        // windows), slices of all other ranks (host ring)
   int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards
 };
-// `ranks_of_node`: that share this rank's window, of node windows. `reduced_bytes`: of a gradient on its way from rank to rank (train.reduce_dtype).
-ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange, int ranks_of_node = 1, int64_t reduced_bytes = 4);
+// `ranks_of_node`: that share this rank's window, of node windows. `reduced_bytes`: of a gradient
+// on its way from rank to rank (train.reduce_dtype).
+ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
+                                      Training training, bool average, Exchange exchange,
+                                      int ranks_of_node = 1, int64_t reduced_bytes = 4);
 
-// Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
+// Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64
+// first.
 inline constexpr int64_t norm_chunk = int64_t{1} << 22;
 
 // Elements of a gradient that are rounded at a time where replicas' gradients are summed in bf16.
@@ -50,11 +57,13 @@ inline constexpr int64_t replica_piece = int64_t{1} << 24;
 // Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
 inline constexpr int64_t offload_piece = int64_t{1} << 24;
 
-// What a step of the optimizer takes of a device beside state and gradients: the norm, whose chunks LibTorch converts to fp64 before it adds them; then, where the state lies
-// in host memory, a piece of it and what is rounded and compared of a tensor.
+// What a step of the optimizer takes of a device beside state and gradients: the norm, whose chunks
+// LibTorch converts to fp64 before it adds them; then, where the state lies in host memory, a piece
+// of it and what is rounded and compared of a tensor.
 int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload);
 
-// fp32: a trained model's gradients of all stages, whole, which a rank keeps where they are reduced once a step (train.reduce_once).
+// fp32: a trained model's gradients of all stages, whole, which a rank keeps where they are reduced
+// once a step (train.reduce_once).
 int64_t gradient_sum_bytes(const ModelLayout& model, int ranks);
 
 // Elements of one rank's shard, with its padding.
@@ -63,8 +72,9 @@ int64_t shard_elements(const ModelLayout& model, int ranks);
 // Elements of the stage that has most on one rank.
 int64_t largest_stage_slice(const ModelLayout& model, int ranks);
 
-// Page-locked memory through which a rank's arrays on a GPU are copied (machine::HostMirror): slabs that arrays share one after the other, each of 64 MiB, or of
-// the next power of two where one array is larger: LibTorch rounds page-locked memory up to that.
+// Page-locked memory through which a rank's arrays on a GPU are copied (machine::HostMirror): slabs
+// that arrays share one after the other, each of 64 MiB, or of the next power of two where one
+// array is larger: LibTorch rounds page-locked memory up to that.
 class MirrorBytes {
  public:
   static constexpr int64_t alignment = 64;
@@ -81,10 +91,12 @@ class MirrorBytes {
 // One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.
 int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes);
 
-// The copy in 8 bits of those that products take (generate.weights): whole panels of 16 rows, groups of 64 columns with a scale.
+// The copy in 8 bits of those that products take (generate.weights): whole panels of 16 rows,
+// groups of 64 columns with a scale.
 int64_t generator_int8_bytes(const base::ShardLayout& slices, int rank, bool tied);
 
 // Bytes of keys and values of one token on the rank of a replica that has most KV heads.
-int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes);
+int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel,
+                           int64_t element_bytes);
 
 }  // namespace trireme::plan

@@ -11,7 +11,8 @@
 namespace trireme::plan {
 
 struct Candidate {
-  std::string deck;  // overrides as the command line takes them: "ranks.trainer=16 generate.tensor_parallel=8 ..."
+  std::string deck;  // overrides as the command line takes them: "ranks.trainer=16
+                     // generate.tensor_parallel=8 ..."
   Fit fit;
   IterationTime time;
 };
@@ -21,9 +22,11 @@ struct SearchResult {
   std::vector<Candidate> best;  // fastest first
 };
 
-// Goes through the split of the roles (colocated, or trainers and generators on ranks of their own, at the same time or in turns), the
-// tensor-parallel degree of generation, the micro-batch, recomputation (unless train.keep_memory chooses it), hybrid sharding, the optimizer's state on GPUs or
-// in host memory, and the share of the KV pages; everything else is as in job.options. The machine's speeds must be known.
+// Goes through the split of the roles (colocated, or trainers and generators on ranks of their own,
+// at the same time or in turns), the tensor-parallel degree of generation, the micro-batch,
+// recomputation (unless train.keep_memory chooses it), hybrid sharding, the optimizer's state on
+// GPUs or in host memory, and the share of the KV pages; everything else is as in job.options. The
+// machine's speeds must be known.
 SearchResult search(const Job& job, const CutActor& cut, size_t count);
 
 }  // namespace trireme::plan

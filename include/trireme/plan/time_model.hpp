@@ -1,6 +1,7 @@
-// Seconds of training, generation and weight sync from shapes and the makers' figures of a machine. A model of published systems, checked
-// against their runs (tests/gold/plan/published.txt, which says what was fitted on which row): what such a job can take, not what Trireme was
-// measured to take.
+// Seconds of training, generation and weight sync from shapes and the makers' figures of a machine.
+// A model of published systems, checked against their runs (tests/gold/plan/published.txt, which
+// says what was fitted on which row): what such a job can take, not what Trireme was measured to
+// take.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +13,30 @@
 namespace trireme::plan {
 
 // Fitted on published ZeRO-3 runs (rows 1-17).
-inline constexpr double compute_share = 0.50;            // of the peak, where activations are kept
-inline constexpr double compute_share_recomputed = 0.59; // with the recomputation counted as work
-inline constexpr double link_share = 0.8;                // of the links' figure
-inline constexpr double collective_latency = 4e-6;       // seconds per rank of a collective over a ring
-inline constexpr double overlap_loss = 0.5;              // of the shorter of compute and communication, exposed
+inline constexpr double compute_share = 0.50;             // of the peak, where activations are kept
+inline constexpr double compute_share_recomputed = 0.59;  // with the recomputation counted as work
+inline constexpr double link_share = 0.8;                 // of the links' figure
+inline constexpr double collective_latency = 4e-6;  // seconds per rank of a collective over a ring
+inline constexpr double overlap_loss = 0.5;  // of the shorter of compute and communication, exposed
 // Set by hand beside published serving runs (rows 20-31).
-inline constexpr double stream_share = 0.8;              // of the memory's speed
-inline constexpr double product_share = 0.6;             // of the peak
-inline constexpr double cache_share = 0.95;              // of the device, less weights and 2 GB, for KV pages
+inline constexpr double stream_share = 0.8;   // of the memory's speed
+inline constexpr double product_share = 0.6;  // of the peak
+inline constexpr double cache_share = 0.95;   // of the device, less weights and 2 GB, for KV pages
 // NVLink all-reduce among the ranks of a replica: NCCL's latency, not fitted.
 inline constexpr double reduce_latency = 10e-6;
 
 // A model as time sees it.
 struct ModelWork {
   double parameters = 0, layers = 0, hidden = 0, attention = 0;  // attention: heads x head size
-  double kv_bytes = 0;  // of one token, all layers
+  double kv_bytes = 0;                                           // of one token, all layers
 };
 ModelWork work_of(const ModelLayout& model, double kv_element_bytes);
 
 struct TrainingWork {
   ModelWork model;
-  double length = 0;      // tokens of a sequence
-  double tokens = 0;      // of one pass on a rank
-  int ranks = 1;          // that cut one copy of the model
+  double length = 0;  // tokens of a sequence
+  double tokens = 0;  // of one pass on a rank
+  int ranks = 1;      // that cut one copy of the model
   int per_node = 8;
   bool recompute = true;
   int tensor_parallel = 1;
@@ -46,29 +47,34 @@ struct TrainingWork {
 double pass_seconds(const Machine& machine, const TrainingWork& work);
 // One forward pass alone: log-probs, values, rewards.
 double forward_seconds(const Machine& machine, const TrainingWork& work);
-// One optimizer step over a model cut by `ranks`. `offload`: its state comes from host memory and goes back, beside nothing else.
-double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks, bool offload = false);
+// One optimizer step over a model cut by `ranks`. `offload`: its state comes from host memory and
+// goes back, beside nothing else.
+double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks,
+                         bool offload = false);
 
 struct GenerationWork {
   ModelWork model;
-  double weight_bytes = 2;    // of an element; 1 doubles the peak
+  double weight_bytes = 2;       // of an element; 1 doubles the peak
   double input = 0, output = 0;  // tokens of a mean sequence
   int tensor_parallel = 1;
   double max_batch = 2048;
-  double cache_bytes = 0;     // KV pages of a rank; 0: cache_share of the device
+  double cache_bytes = 0;  // KV pages of a rank; 0: cache_share of the device
 };
 struct Generation {
-  double batch = 0;           // sequences that decode together
-  double step = 0;            // seconds, prefill of those that come in included
+  double batch = 0;              // sequences that decode together
+  double step = 0;               // seconds, prefill of those that come in included
   double tokens_per_second = 0;  // generated, of a replica
 };
 // A replica that never runs dry.
 Generation generation(const Machine& machine, const GenerationWork& work);
-// All of `sequences` on one replica, the longest of which has `longest` tokens to write: the batch thins out towards the end.
-double rollout_seconds(const Machine& machine, const GenerationWork& work, double sequences, double longest);
+// All of `sequences` on one replica, the longest of which has `longest` tokens to write: the batch
+// thins out towards the end.
+double rollout_seconds(const Machine& machine, const GenerationWork& work, double sequences,
+                       double longest);
 
 // Weights from `trainers` ranks to replicas of `tensor_parallel` ranks on nodes of `per_node`.
-double sync_seconds(const Machine& machine, double bytes, int trainers, int tensor_parallel, int per_node);
+double sync_seconds(const Machine& machine, double bytes, int trainers, int tensor_parallel,
+                    int per_node);
 
 // An iteration of PPO, phase by phase; with async_depth the roles work at the same time.
 struct IterationTime {

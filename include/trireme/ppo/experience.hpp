@@ -1,5 +1,6 @@
 // The experience of one rollout on one trainer rank, and the pipeline from rewards to advantages.
-// Legend: B local sequences, T their packed tokens (prompt and response), N sequences of the whole rollout.
+// Legend: B local sequences, T their packed tokens (prompt and response), N sequences of the whole
+// rollout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,18 +18,21 @@
 
 namespace trireme::ppo {
 
-// Host tensors, one column per token: column t is about token t (its log-prob, the value at the position before it). Owns them.
+// Host tensors, one column per token: column t is about token t (its log-prob, the value at the
+// position before it). Owns them.
 struct Experience {
   Samples samples;
   Segments segments;
   at::Tensor mask;               // u8 [T]
   at::Tensor rollout_log_probs;  // f32 [T], by the generator
-  at::Tensor sample_log_probs;   // f32 [T], by the generator, of what top-p and top-k left; undefined where they were off
-  at::Tensor old_log_probs;      // f32 [T], by the trainer before the first step; undefined until evaluated
-  at::Tensor ref_log_probs;      // f32 [T]; undefined without a reference
-  at::Tensor values;             // f32 [T]; undefined without a critic
-  at::Tensor advantages;         // f32 [T], set by advantages()
-  at::Tensor returns;            // f32 [T], set by advantages()
+  at::Tensor sample_log_probs;   // f32 [T], by the generator, of what top-p and top-k left;
+                                 // undefined where they were off
+  at::Tensor
+      old_log_probs;  // f32 [T], by the trainer before the first step; undefined until evaluated
+  at::Tensor ref_log_probs;  // f32 [T]; undefined without a reference
+  at::Tensor values;         // f32 [T]; undefined without a critic
+  at::Tensor advantages;     // f32 [T], set by advantages()
+  at::Tensor returns;        // f32 [T], set by advantages()
 
   // Takes rollout log-probs from the samples, and whatever later column is filled there.
   static Experience from(Samples samples);
@@ -40,15 +44,18 @@ struct Experience {
   Experience select(std::span<const int64_t> rows) const;
 };
 
-// Tokens that weights of more than `bound` versions before `version` wrote are no actions any more: nothing is learned from them. How many.
+// Tokens that weights of more than `bound` versions before `version` wrote are no actions any more:
+// nothing is learned from them. How many.
 int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version);
 // Tokens from the first to the last action, per sequence; 0 without actions (F4).
 std::vector<int64_t> response_lengths(const Samples& samples);
-// F4, is_clipped per sequence: it has max_len tokens, whatever ended it (its last token may be the end token).
+// F4, is_clipped per sequence: it has max_len tokens, whatever ended it (its last token may be the
+// end token).
 std::vector<uint8_t> clipped(const Samples& samples, int64_t max_len);
 // Action tokens per sequence, without those between two turns.
 std::vector<int64_t> action_counts(const Samples& samples);
-// This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller gathers the parts in id order.
+// This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller
+// gathers the parts in id order.
 RewardTable reward_table(const Samples& samples);
 
 struct PipelineOptions {
@@ -70,16 +77,18 @@ struct PipelineReport {
   std::vector<float> reward;         // raw
   std::vector<float> shaped_reward;  // after penalties and baseline
   std::vector<float> group_std;
-  std::vector<float> kl;             // mean over actions of the KL to the reference; 0 without actions
-  std::vector<float> returns;        // sum of the token rewards
-  at::Tensor token_rewards;          // f32 [T]
+  std::vector<float> kl;       // mean over actions of the KL to the reference; 0 without actions
+  std::vector<float> returns;  // sum of the token rewards
+  at::Tensor token_rewards;    // f32 [T]
 };
 
-// Length penalties, group baseline, clip, KL penalty, returns or GAE, whitening, in this order (F8-F15; OpenRLHF:
-// RemoteExperienceMaker.make_experience_batch). Sets advantages and returns. `table` describes all N sequences of the rollout in
-// id order, `rows` [B] says which of them are this rank's. Needs old_log_probs; ref_log_probs unless the coefficient is 0;
-// values for gae. Collective through `sum`.
-PipelineReport advantages(Experience& experience, const RewardTable& table, std::span<const int64_t> rows,
-                          const PipelineOptions& options, const Sum& sum);
+// Length penalties, group baseline, clip, KL penalty, returns or GAE, whitening, in this order
+// (F8-F15; OpenRLHF: RemoteExperienceMaker.make_experience_batch). Sets advantages and returns.
+// `table` describes all N sequences of the rollout in id order, `rows` [B] says which of them are
+// this rank's. Needs old_log_probs; ref_log_probs unless the coefficient is 0; values for gae.
+// Collective through `sum`.
+PipelineReport advantages(Experience& experience, const RewardTable& table,
+                          std::span<const int64_t> rows, const PipelineOptions& options,
+                          const Sum& sum);
 
 }  // namespace trireme::ppo

@@ -1,6 +1,6 @@
-// Losses of one micro-batch, already normalised by the totals of its optimizer step, so that the sum over micro-batches and
-// ranks is the loss of the step and gradients are simply added up. Formulas: OpenRLHF, models/loss.py; numbers F16-F25, F29.
-// Legend: T packed columns, B sequences.
+// Losses of one micro-batch, already normalised by the totals of its optimizer step, so that the
+// sum over micro-batches and ranks is the loss of the step and gradients are simply added up.
+// Formulas: OpenRLHF, models/loss.py; numbers F16-F25, F29. Legend: T packed columns, B sequences.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,16 +16,18 @@
 
 namespace trireme::ppo {
 
-// What a loss is divided by: totals of the optimizer step over all micro-batches and ranks. Without a total, the micro-batch's
-// own. `scale` multiplies the result (the number of ranks, where gradients are averaged instead of added).
+// What a loss is divided by: totals of the optimizer step over all micro-batches and ranks. Without
+// a total, the micro-batch's own. `scale` multiplies the result (the number of ranks, where
+// gradients are averaged instead of added).
 struct Normalizer {
   std::optional<double> action_tokens;
   std::optional<double> sequences;
   double scale = 1;
 };
 
-// F22: token-mean = scale * sum(mask L) / action_tokens; seq-mean-token-mean = scale * sum over sequences with actions of their
-// token mean / sequences. loss [T] -> scalar, differentiable; 0 without actions.
+// F22: token-mean = scale * sum(mask L) / action_tokens; seq-mean-token-mean = scale * sum over
+// sequences with actions of their token mean / sequences. loss [T] -> scalar, differentiable; 0
+// without actions.
 at::Tensor aggregate(const at::Tensor& loss, const at::Tensor& mask, const Segments& segments,
                      config::LossAggregation aggregation, const Normalizer& normalizer);
 
@@ -43,58 +45,79 @@ PolicyLossOptions policy_loss_options(const config::Options& options);
 struct PolicyLossInput {
   at::Tensor log_probs;          // f32 [T], current policy, differentiable
   at::Tensor old_log_probs;      // f32 [T], policy that the experience was evaluated with
-  at::Tensor rollout_log_probs;  // f32 [T], policy as the generator computed it; may be undefined without a correction
+  at::Tensor rollout_log_probs;  // f32 [T], policy as the generator computed it; may be undefined
+                                 // without a correction
   at::Tensor advantages;         // f32 [T]
   at::Tensor mask;               // bool or integer [T]
   Segments segments;
-  at::Tensor sample_log_probs = {};  // f32 [T], of the distribution that the token was drawn from; undefined: that of rollout_log_probs
-  Segments written = {};             // columns of one sequence that one version of the weights wrote; for a correction by segment
+  at::Tensor sample_log_probs = {};  // f32 [T], of the distribution that the token was drawn from;
+                                     // undefined: that of rollout_log_probs
+  Segments written = {};  // columns of one sequence that one version of the weights wrote; for a
+                          // correction by segment
 };
 
-// F29 as sums, so that micro-batches and ranks add up; the accessors give the means that are logged. With a correction but
-// gspo, rollout_kl and filter_ratio are 0 over 0 = 0.
+// F29 as sums, so that micro-batches and ranks add up; the accessors give the means that are
+// logged. With a correction but gspo, rollout_kl and filter_ratio are 0 over 0 = 0.
 struct PolicyStatistics {
-  enum Index : size_t { tokens, clipped, kl, rollout_tokens, rollout_kl_sum, gate_total, gated, count };
+  enum Index : size_t {
+    tokens,
+    clipped,
+    kl,
+    rollout_tokens,
+    rollout_kl_sum,
+    gate_total,
+    gated,
+    count
+  };
   std::array<double, count> sums{};
 
   double clip_ratio() const { return ratio(clipped, tokens); }
   double ppo_kl() const { return ratio(kl, tokens); }
-  double rollout_kl() const { return ratio(rollout_kl_sum, rollout_tokens); }  // vllm_kl in OpenRLHF's logs
+  double rollout_kl() const {
+    return ratio(rollout_kl_sum, rollout_tokens);
+  }  // vllm_kl in OpenRLHF's logs
   double filter_ratio() const { return ratio(gated, gate_total); }
   PolicyStatistics& operator+=(const PolicyStatistics& other);
 
  private:
-  double ratio(Index part, Index total) const { return sums[total] > 0 ? sums[part] / sums[total] : 0; }
+  double ratio(Index part, Index total) const {
+    return sums[total] > 0 ? sums[part] / sums[total] : 0;
+  }
 };
 
 struct PolicyLoss {
   at::Tensor loss;  // scalar, differentiable
   at::Tensor sums;  // f64 [PolicyStatistics::count], where the loss lies
 };
-// F16-F21: clipped surrogate with ratio per token (ppo) or sequence (gspo), dual clip, importance correction.
-PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& options, const Normalizer& normalizer);
+// F16-F21: clipped surrogate with ratio per token (ppo) or sequence (gspo), dual clip, importance
+// correction.
+PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& options,
+                       const Normalizer& normalizer);
 
-// F23: token-mean of F7 on the current policy; with unbiased_gradient old_log_probs gives the weight. The caller multiplies by
-// the KL coefficient.
-at::Tensor kl_loss(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, const at::Tensor& old_log_probs,
-                   const at::Tensor& mask, const Segments& segments, const config::KlOptions& options,
+// F23: token-mean of F7 on the current policy; with unbiased_gradient old_log_probs gives the
+// weight. The caller multiplies by the KL coefficient.
+at::Tensor kl_loss(const at::Tensor& log_probs, const at::Tensor& ref_log_probs,
+                   const at::Tensor& old_log_probs, const at::Tensor& mask,
+                   const Segments& segments, const config::KlOptions& options,
                    const Normalizer& normalizer);
 
 // F24: token-mean of the entropy [T]; the caller subtracts coefficient times it.
 at::Tensor entropy_term(const at::Tensor& entropy, const at::Tensor& mask, const Segments& segments,
                         const Normalizer& normalizer);
 
-// F25: half the aggregate of max((Vc - G)^2, (V - G)^2), Vc = Vold + clamp(V - Vold, +-clip); without a clip (V - G)^2.
-at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values, const at::Tensor& returns,
-                      const at::Tensor& mask, const Segments& segments, const std::optional<double>& clip,
-                      config::LossAggregation aggregation, const Normalizer& normalizer);
+// F25: half the aggregate of max((Vc - G)^2, (V - G)^2), Vc = Vold + clamp(V - Vold, +-clip);
+// without a clip (V - G)^2.
+at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values,
+                      const at::Tensor& returns, const at::Tensor& mask, const Segments& segments,
+                      const std::optional<double>& clip, config::LossAggregation aggregation,
+                      const Normalizer& normalizer);
 
 // Supervised fine-tuning: aggregate of -log_probs.
 at::Tensor sft_loss(const at::Tensor& log_probs, const at::Tensor& mask, const Segments& segments,
                     config::LossAggregation aggregation, const Normalizer& normalizer);
 
-// Totals of an optimizer step, from the action tokens of each of its sequences on this rank: action tokens and sequences that
-// have any, over all ranks. Collective through `sum`.
+// Totals of an optimizer step, from the action tokens of each of its sequences on this rank: action
+// tokens and sequences that have any, over all ranks. Collective through `sum`.
 Normalizer step_normalizer(std::span<const int64_t> action_counts, const Sum& sum);
 
 }  // namespace trireme::ppo

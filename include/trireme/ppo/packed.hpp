@@ -1,7 +1,7 @@
 // What every function of this module works on: columns of packed sequences.
-// Legend: T packed columns, B sequences. A column is a token (of the whole sequence or of the actions only); prompt and
-// observation tokens are columns whose mask is 0. Values under a zero mask are never read into a result: they are taken out
-// by selection, so NaN there does no harm.
+// Legend: T packed columns, B sequences. A column is a token (of the whole sequence or of the
+// actions only); prompt and observation tokens are columns whose mask is 0. Values under a zero
+// mask are never read into a result: they are taken out by selection, so NaN there does no harm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,8 @@ class Segments {
   at::Tensor index_;  // i64 [T]
 };
 
-// x where mask, else 0. x [T], mask bool or integer [T]. Differentiable; the gradient is 0 where the mask is.
+// x where mask, else 0. x [T], mask bool or integer [T]. Differentiable; the gradient is 0 where
+// the mask is.
 at::Tensor select(const at::Tensor& x, const at::Tensor& mask);
 
 }  // namespace trireme::ppo

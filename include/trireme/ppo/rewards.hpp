@@ -1,6 +1,7 @@
-// From raw rewards to one shaped number per sequence: length penalties, then the group baseline (OpenRLHF: length_penalty.py,
-// experience_maker.py; the clip comes later, in token_rewards). Plain vectors over the whole rollout, N = prompts x n, in prompt
-// order, n consecutive samples = one group: every rank has them all and computes the same.
+// From raw rewards to one shaped number per sequence: length penalties, then the group baseline
+// (OpenRLHF: length_penalty.py, experience_maker.py; the clip comes later, in token_rewards). Plain
+// vectors over the whole rollout, N = prompts x n, in prompt order, n consecutive samples = one
+// group: every rank has them all and computes the same.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,14 @@ struct RewardTable {
   std::vector<uint8_t> truncated;        // 1: stopped by the length limit
 };
 
-// F8. Overlong: e = min(length - (max_new_tokens - buffer), buffer); e > 0 adds -e / buffer * factor. Then truncated samples:
-// coefficient c < 0 sets the reward to c, 0 <= c <= 1 multiplies by it; c > 1 throws UserError(configuration).
+// F8. Overlong: e = min(length - (max_new_tokens - buffer), buffer); e > 0 adds -e / buffer *
+// factor. Then truncated samples: coefficient c < 0 sets the reward to c, 0 <= c <= 1 multiplies by
+// it; c > 1 throws UserError(configuration).
 std::vector<float> apply_length_penalties(const RewardTable& table, const LengthPenalty& penalty);
 
 // F9; n divides the number of rewards.
-std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator, int64_t n);
+std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator,
+                                  int64_t n);
 // Standard deviation (n - 1 in the denominator) of each sample's group, [N]; 0 where n = 1.
 std::vector<float> group_std(std::span<const float> rewards, int64_t n);
 
@@ -40,9 +43,11 @@ struct ShapedRewards {
   std::vector<float> shaped;         // after the baseline, before the clip
   std::vector<float> group_std;      // of the rewards after the penalties
 };
-ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty, config::Estimator estimator, int64_t n);
+ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty,
+                            config::Estimator estimator, int64_t n);
 
-// DAPO's dynamic sampling: whether a group's mean reward lies strictly inside the range, so that it has something to teach.
+// DAPO's dynamic sampling: whether a group's mean reward lies strictly inside the range, so that it
+// has something to teach.
 bool keep_group(std::span<const float> rewards, const config::Range& range);
 
 // What a deck says; max_new_tokens: rollout.max_new_tokens, else data.max_len as in OpenRLHF.

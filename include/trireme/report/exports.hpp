@@ -12,7 +12,8 @@ inline constexpr const char* critic_suffix = "-critic";
 
 // The export that is made with the checkpoint of this name: "hf-step-000120".
 std::string export_name(const std::string& checkpoint);
-// Removes it, the moving average and the critic from a run's folder: exports go with their checkpoint. A failure is a warning. One process, any thread.
+// Removes it, the moving average and the critic from a run's folder: exports go with their
+// checkpoint. A failure is a warning. One process, any thread.
 void remove_export(const std::filesystem::path& run, const std::string& checkpoint);
 
 }  // namespace trireme::report

@@ -1,4 +1,5 @@
-// What the engines of all generators did since this program was started, from what its iterations report.
+// What the engines of all generators did since this program was started, from what its iterations
+// report.
 #pragma once
 
 #include <string>
@@ -8,12 +9,12 @@
 namespace trireme::report {
 
 struct GenerationTotals {
-  double tokens = 0;         // of answers
-  double stepped = 0;        // of them, without those that were guessed
-  double slot_steps = 0;     // tokens that there was room for, beside guesses
-  double seconds = 0;        // of an engine on average, in its steps
+  double tokens = 0;      // of answers
+  double stepped = 0;     // of them, without those that were guessed
+  double slot_steps = 0;  // tokens that there was room for, beside guesses
+  double seconds = 0;     // of an engine on average, in its steps
   double preemptions = 0;
-  double shared_tokens = 0;  // of prompts, that others had computed
+  double shared_tokens = 0;   // of prompts, that others had computed
   double dropped_tokens = 0;  // of answers that were begun again (rollout.over_sampling)
 
   void add(const IterationMetrics& metrics);

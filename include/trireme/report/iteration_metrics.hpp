@@ -8,20 +8,23 @@
 
 namespace trireme::report {
 
-// Means over the iteration, the same on every rank. NaN: not computed in this run (null in the file).
+// Means over the iteration, the same on every rank. NaN: not computed in this run (null in the
+// file).
 struct IterationMetrics {
   int64_t iteration = 0;
   int64_t version = 0;  // of the weights after the iteration
   // Ordered as written: reward, kl, policy_loss, ...
   std::vector<std::pair<std::string, double>> values;
-  int64_t tokens = 0;   // generated and prompt tokens of the rollout
-  std::map<std::string, double> seconds;  // by phase, and total
-  std::map<std::string, int64_t> memory;  // bytes by kind, the largest over ranks
+  int64_t tokens = 0;                         // generated and prompt tokens of the rollout
+  std::map<std::string, double> seconds;      // by phase, and total
+  std::map<std::string, int64_t> memory;      // bytes by kind, the largest over ranks
   std::map<std::string, double> weight_sync;  // the last one
-  std::map<std::string, double> generation;  // what the engines did
-  std::map<std::string, int64_t> threads;  // by role: planned, and NAME_worked, the fewest over ranks
+  std::map<std::string, double> generation;   // what the engines did
+  std::map<std::string, int64_t>
+      threads;  // by role: planned, and NAME_worked, the fewest over ranks
 
-  std::map<std::string, double> plugins;   // what reward plugins did: sums over ranks, wait_seconds the most
+  std::map<std::string, double>
+      plugins;  // what reward plugins did: sums over ranks, wait_seconds the most
 
   void set(const std::string& name, double value);
   double get(const std::string& name) const;  // NaN when absent
@@ -30,7 +33,8 @@ struct IterationMetrics {
 // One JSON object without a newline. Numbers are printed so that they read back to the same bits.
 std::string to_json(const IterationMetrics& metrics);
 
-// "iter 12/40  reward 0.731  kl 0.0021  loss -0.013  clip 0.04  len 18.2  1843 tok/s  | rollout 3.1 s ..."
+// "iter 12/40  reward 0.731  kl 0.0021  loss -0.013  clip 0.04  len 18.2  1843 tok/s  | rollout 3.1
+// s ..."
 std::string to_console(const IterationMetrics& metrics, int64_t iterations);
 
 }  // namespace trireme::report

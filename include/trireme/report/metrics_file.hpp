@@ -11,17 +11,22 @@
 namespace trireme::report {
 
 // A plot of `values` with axes, at most `width` x `height` characters, for terminals.
-std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60, int height = 10);
+std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60,
+                      int height = 10);
 
-// metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the checkpoint knew.
+// metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the
+// checkpoint knew.
 class MetricsFile {
  public:
-  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed). A file
-  // that is shorter is a warning, and goes on behind its last whole line; an empty one, as in a new folder, is no more than said.
+  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint
+  // and is removed). A file that is shorter is a warning, and goes on behind its last whole line;
+  // an empty one, as in a new folder, is no more than said.
   MetricsFile(const std::filesystem::path& path, int64_t cursor);
-  // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
+  // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a
+  // later one.
   void append(const std::string& line);
-  // Writes lines that still wait, and puts what is written on the device: for a checkpoint that remembers the cursor. Throws when some still wait.
+  // Writes lines that still wait, and puts what is written on the device: for a checkpoint that
+  // remembers the cursor. Throws when some still wait.
   void sync();
   int64_t cursor() const { return cursor_; }
 

@@ -1,4 +1,5 @@
-// What stands at the end of a run: summary.json, and in the log the table of the roles, what follows from it, and the curve.
+// What stands at the end of a run: summary.json, and in the log the table of the roles, what
+// follows from it, and the curve.
 #pragma once
 
 #include <filesystem>
@@ -22,6 +23,7 @@ struct RunEnd {
 };
 
 // Collective over world; rank 0 writes into `folder`. `roles`: of this rank, in words.
-void write_end(const comm::CommView& world, const std::string& roles, const std::filesystem::path& folder, const RunEnd& end);
+void write_end(const comm::CommView& world, const std::string& roles,
+               const std::filesystem::path& folder, const RunEnd& end);
 
 }  // namespace trireme::report

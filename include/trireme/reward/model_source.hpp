@@ -21,20 +21,23 @@ struct ModelEnvironment {
   ModelRanks ranks;
   at::Device device = at::kCPU;
   config::DType dtype = config::DType::bf16;
-  bool normalize = false;                  // reward.normalize_enable: (score - mean) / std of its config.json
-  int64_t max_len = 2048;                  // where options.max_len is 0
-  int64_t batch_tokens = 16192;            // where options.batch_tokens is 0
-  std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs, texts are encoded again
-  bool node_weights = true;                           // ShardedModelOptions::node_weights
+  bool normalize = false;        // reward.normalize_enable: (score - mean) / std of its config.json
+  int64_t max_len = 2048;        // where options.max_len is 0
+  int64_t batch_tokens = 16192;  // where options.batch_tokens is 0
+  std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs,
+                                           // texts are encoded again
+  bool node_weights = true;                // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
   learn::BetweenMicroBatches between = nullptr;
 };
 
-// Whether the folder has a reward model with all that is asked of it: config.json, the headers of its weights and a tokenizer of its own are read.
-// Local. Throws UserErrors as make_model() would.
-void check_model(const config::RewardSource& options, const std::string& name, bool normalize, const std::filesystem::path& policy_tokenizer);
+// Whether the folder has a reward model with all that is asked of it: config.json, the headers of
+// its weights and a tokenizer of its own are read. Local. Throws UserErrors as make_model() would.
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize,
+                 const std::filesystem::path& policy_tokenizer);
 
 // Loads the model. Collective over environment.ranks.all, and so is every score().
-std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment);
+std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name,
+                                   const ModelEnvironment& environment);
 
 }  // namespace trireme::reward

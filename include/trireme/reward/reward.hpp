@@ -1,4 +1,5 @@
-// Where rewards come from: rules, plugins in a child process, reward models; the deck's list of sources with weights.
+// Where rewards come from: rules, plugins in a child process, reward models; the deck's list of
+// sources with weights.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,11 @@ struct Request {
 };
 
 struct Scores {
-  std::vector<float> values;                          // one per request, in their order; finite
-  std::map<std::string, std::vector<float>> metrics;  // named parts, one per request; NaN where a request has none
-  std::vector<uint8_t> missing = {};                  // 1: the source gave the request up, its value means nothing; empty: none
+  std::vector<float> values;  // one per request, in their order; finite
+  std::map<std::string, std::vector<float>>
+      metrics;  // named parts, one per request; NaN where a request has none
+  std::vector<uint8_t> missing =
+      {};  // 1: the source gave the request up, its value means nothing; empty: none
 };
 
 // What plugins did on this rank.
@@ -53,13 +56,15 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual const std::string& name() const = 0;
-  // Collective over the reward role where the source is a model (every rank calls it, with any number of requests); local for
-  // rules and plugins. Throws UserError: bad_data for answers that make no sense, unfit_environment for a source that is gone.
+  // Collective over the reward role where the source is a model (every rank calls it, with any
+  // number of requests); local for rules and plugins. Throws UserError: bad_data for answers that
+  // make no sense, unfit_environment for a source that is gone.
   virtual Scores score(std::span<const Request> requests) = 0;
   // What collective sources are: their score() waits for the same call on the other ranks.
   virtual bool collective() const { return false; }
-  // A source that takes its time: it begins with what ask() names and goes on with it in poll(), which does not wait; a later score() has to
-  // name all of it, in any number of calls, and waits for what is missing. Its score() may end early on this rank alone (Stopped). Local.
+  // A source that takes its time: it begins with what ask() names and goes on with it in poll(),
+  // which does not wait; a later score() has to name all of it, in any number of calls, and waits
+  // for what is missing. Its score() may end early on this rank alone (Stopped). Local.
   virtual bool takes_time() const { return false; }
   virtual void ask(std::span<const Request>) {}
   virtual void poll() {}
@@ -69,26 +74,36 @@ class Source {
   virtual int64_t weight_bytes() const { return 0; }
 };
 
-// Exact text, regular expression or number against the label, plus format and length parts; see rule.hpp.
+// Exact text, regular expression or number against the label, plus format and length parts; see
+// rule.hpp.
 std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name);
 
-// Child processes that answer JSON lines, options.processes of them. Started here: call it before the device is touched.
-//   request  {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}   one line each
-//   answer   {"id","reward","metrics"?}   in any order; the id as it came
-// A request goes to the process that has the fewest unanswered ones; one that has requests and gives no answer for options.timeout is late, of
-// which the time in which this rank calls neither poll() nor score() does not count.
-// Other lines and the processes' stderr go to the log file. A reward that is not a finite number, an answer without an id, with an
-// unknown one or with one that was answered before, or an end of a process (exit code 0) that leaves requests unanswered is bad_data.
-// After a crash or when it is late a process is started again and gets the requests that it has not answered; for one that has failed more than
-// `retries` times `outage` says whether the source ends (unfit_environment), goes on, or gives that request up (Scores::missing). The processes, and
-// what they start in their process groups, are killed when this process ends in whatever way.
+// Child processes that answer JSON lines, options.processes of them. Started here: call it before
+// the device is touched.
+//   request
+//   {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}
+//   one line each answer   {"id","reward","metrics"?}   in any order; the id as it came
+// A request goes to the process that has the fewest unanswered ones; one that has requests and
+// gives no answer for options.timeout is late, of which the time in which this rank calls neither
+// poll() nor score() does not count. Other lines and the processes' stderr go to the log file. A
+// reward that is not a finite number, an answer without an id, with an unknown one or with one that
+// was answered before, or an end of a process (exit code 0) that leaves requests unanswered is
+// bad_data. After a crash or when it is late a process is started again and gets the requests that
+// it has not answered; for one that has failed more than `retries` times `outage` says whether the
+// source ends (unfit_environment), goes on, or gives that request up (Scores::missing). The
+// processes, and what they start in their process groups, are killed when this process ends in
+// whatever way.
 struct PluginEnvironment {
-  int64_t retries = 3;            // reward.retries, of each request
+  int64_t retries = 3;  // reward.retries, of each request
   config::PluginOutage outage = config::PluginOutage::stop;
-  std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
+  std::filesystem::path
+      log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
   int rank = 0;
-  std::function<bool()> stop = [] { return false; };  // asked while it waits; true: score() throws Stopped
-  std::string fault;  // fault.plugin_fault: crash | hang | nan | short | slow, on the first request; empty: none
+  std::function<bool()> stop = [] {
+    return false;
+  };                  // asked while it waits; true: score() throws Stopped
+  std::string fault;  // fault.plugin_fault: crash | hang | nan | short | slow, on the first
+                      // request; empty: none
 };
 std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
                                     const PluginEnvironment& environment);
@@ -115,9 +130,12 @@ class Rewards {
     Parts parts;
     std::vector<uint8_t> missing;  // 1: some source gave the request up; empty: none
   };
-  // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was left early. `any_stopped` tells whether that was so
-  // on any rank, this one's answer given; it is called behind every source that may stop.
-  std::optional<LocalScores> score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
+  // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was
+  // left early. `any_stopped` tells whether that was so on any rank, this one's answer given; it is
+  // called behind every source that may stop.
+  std::optional<LocalScores> score_locally(
+      std::span<const Request> requests,
+      const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
   // Fills in the parts of models. Collective over the reward role.
   void score_with_models(std::span<const Request> requests, Parts& parts);
   // Of each request the sum over sources of weight * part.
@@ -133,6 +151,7 @@ class Rewards {
 
 // The name of source `index`: its own, else kind and index.
 std::string source_name(const config::RewardSource& options, size_t index);
-std::vector<std::string> source_names(const config::Options& options);  // of all sources of the deck
+std::vector<std::string> source_names(
+    const config::Options& options);  // of all sources of the deck
 
 }  // namespace trireme::reward

@@ -27,35 +27,48 @@ namespace trireme::reward {
 
 class Scorer {
  public:
-  // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all), `rings` is the memory of their sharded models, `stop` is asked while
-  // plugins take their time. Collective over `ranks`.
-  Scorer(const config::Options& options, const ModelRanks& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
-        const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop = [] { return false; });
+  // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all), `rings` is
+  // the memory of their sharded models, `stop` is asked while plugins take their time. Collective
+  // over `ranks`.
+  Scorer(
+      const config::Options& options, const ModelRanks& ranks,
+      std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+      const std::filesystem::path& log_folder, at::Device device,
+      std::function<bool()> stop = [] { return false; });
 
-  // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
+  // Makes rules and loads reward models, once the device is current and before the first score().
+  // Collective over the reward ranks.
   void make_sources();
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
 
-  // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
+  // Sources that take their time begin with sequences that score_locally() will have, and go on
+  // with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   void poll() { rewards_.poll(); }
-  // What this rank does between the micro-batches of its models, poll() too; poll() alone where this is never called.
+  // What this rank does between the micro-batches of its models, poll() too; poll() alone where
+  // this is never called.
   void meanwhile(learn::BetweenMicroBatches between) { between_ = std::move(between); }
-  // Reference log-probs of sequences that score_with_models() will have, which does the others: any number of calls, each sequence in one of them, and
-  // on CPUs the same bits. Collective over the reward ranks.
+  // Reference log-probs of sequences that score_with_models() will have, which does the others: any
+  // number of calls, each sequence in one of them, and on CPUs the same bits. Collective over the
+  // reward ranks.
   void refer(const Samples& samples);
   bool has_reference() const { return reference_ != nullptr; }
   // Whether refer() has had this rank's sequence `id`, and fill_in() not yet.
   bool knows(uint64_t id) const { return found_.contains(id); }
-  // Reward models score the sequences, spread evenly over the ranks, and the reference computes log-probs of those that refer() has not had. Once for all
-  // sequences of a batch: what a reward model says may depend in its last bits on what it scores together. Collective over the reward ranks.
+  // Reward models score the sequences, spread evenly over the ranks, and the reference computes
+  // log-probs of those that refer() has not had. Once for all sequences of a batch: what a reward
+  // model says may depend in its last bits on what it scores together. Collective over the reward
+  // ranks.
   void score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
-  // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. With reward.outage =
-  // "skip" the samples of prompts that lack an answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where nothing is
-  // left on any rank. Collective over the reward ranks.
-  bool score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts, int64_t iteration);
-  // Fills the parts of models, reward and, with a reference, ref_log_probs of samples that score_locally() and score_with_models() have had. Local.
+  // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to
+  // stop: then nothing is filled. With reward.outage = "skip" the samples of prompts that lack an
+  // answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where
+  // nothing is left on any rank. Collective over the reward ranks.
+  bool score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts,
+                     int64_t iteration);
+  // Fills the parts of models, reward and, with a reference, ref_log_probs of samples that
+  // score_locally() and score_with_models() have had. Local.
   void fill_in(Samples& samples);
   // Of the time since the last call; a group that was left out counts on the first reward rank.
   PluginCounters take_plugin_counters();
@@ -68,8 +81,10 @@ class Scorer {
     std::vector<float> ref_log_probs = {};
     std::vector<float> parts = {};  // by source; 0 for those that are no models
   };
-  void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration);
-  std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
+  void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing,
+                   int64_t iteration);
+  std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts,
+                                int64_t iteration) const;
 
   config::Options options_;
   ModelRanks model_ranks_;
@@ -86,7 +101,9 @@ class Scorer {
   int64_t skipped_groups_ = 0;  // since take_plugin_counters()
 };
 
-// metrics.plugins: what reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
-void add_plugin_metrics(const comm::CommView& world, Scorer* scorer, report::IterationMetrics& metrics);
+// metrics.plugins: what reward plugins did since the last call; null where this rank is no reward
+// rank. Collective over world.
+void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,
+                        report::IterationMetrics& metrics);
 
 }  // namespace trireme::reward

@@ -1,5 +1,6 @@
-// Which groups an iteration learns from where it takes those that are finished first (train.partial_rollout_order): the replicas tell the first
-// generator what they have finished, and it tells all ranks as soon as there is enough. The others stay under way.
+// Which groups an iteration learns from where it takes those that are finished first
+// (train.partial_rollout_order): the replicas tell the first generator what they have finished, and
+// it tells all ranks as soon as there is enough. The others stay under way.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "trireme/comm/roles.hpp"
 #include "trireme/comm/mailbox.hpp"
+#include "trireme/comm/roles.hpp"
 
 namespace trireme::rollout {
 
@@ -19,7 +20,8 @@ class FinishedGroups {
   // `wanted` groups an iteration. Collective over world. Keeps a reference.
   FinishedGroups(const comm::Roles& roles, const comm::MailLimits& limits, int64_t wanted);
 
-  // All that follows is local. A group that this rank's replica writes, so many sequences of it; one of these is finished. On its first rank.
+  // All that follows is local. A group that this rank's replica writes, so many sequences of it;
+  // one of these is finished. On its first rank.
   void expect(uint64_t group, int64_t sequences) { unfinished_[group] = sequences; }
   void finished(uint64_t group);
   // A group that was finished when the checkpoint was made.
@@ -30,7 +32,8 @@ class FinishedGroups {
     bool left = false;             // the run stops before there were enough
     static constexpr auto fields = std::tuple{&Chosen::groups, &Chosen::left};
   };
-  // Whether the iteration's groups are known; asked by every rank until they are. `stop`: no more waiting, where it is the first generator's.
+  // Whether the iteration's groups are known; asked by every rank until they are. `stop`: no more
+  // waiting, where it is the first generator's.
   bool poll(bool stop);
   // The iteration has them: what poll() gave.
   Chosen take();
@@ -53,7 +56,8 @@ class FinishedGroups {
   std::unordered_map<uint64_t, int64_t> unfinished_;  // sequences of this replica's groups
   std::set<uint64_t> finished_;                       // on the first generator
   bool decided_ = false;
-  std::deque<Chosen> chosen_;                         // a rank may be behind: the next iteration's does not take the place of its own
+  std::deque<Chosen>
+      chosen_;  // a rank may be behind: the next iteration's does not take the place of its own
 };
 
 }  // namespace trireme::rollout

@@ -9,8 +9,9 @@
 
 namespace trireme::rollout {
 
-// `work`: of this rank's replica on its first rank, else null; `slots`: sequences that an engine may run at a time. Nothing where nobody wrote.
-// Collective over world.
-void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
+// `work`: of this rank's replica on its first rank, else null; `slots`: sequences that an engine
+// may run at a time. Nothing where nobody wrote. Collective over world.
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots,
+                            report::IterationMetrics& metrics);
 
 }  // namespace trireme::rollout

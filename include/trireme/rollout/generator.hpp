@@ -10,14 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "trireme/comm/roles.hpp"
-#include "trireme/machine/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/token_bias.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/gauge.hpp"
@@ -26,11 +26,13 @@ namespace trireme::rollout {
 
 // The prompts of a rollout, the same on every rank.
 struct PromptBatch {
-  int64_t number = 0;          // of all batches of the run
+  int64_t number = 0;  // of all batches of the run
   int64_t iteration = 0;
-  int64_t first_ordinal = 0;   // of prompt 0 within the iteration (dynamic filtering draws several times)
-  std::vector<int64_t> rows;   // of the prompt set
-  std::vector<uint64_t> groups = {};  // of each prompt; empty: those that follow from iteration and first ordinal
+  int64_t first_ordinal =
+      0;  // of prompt 0 within the iteration (dynamic filtering draws several times)
+  std::vector<int64_t> rows;  // of the prompt set
+  std::vector<uint64_t> groups =
+      {};  // of each prompt; empty: those that follow from iteration and first ordinal
   uint64_t group(size_t p) const;
 };
 
@@ -41,7 +43,8 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
-// What a generator does next: another token of each sequence, wait until others have taken what it has written, or leave the rollout.
+// What a generator does next: another token of each sequence, wait until others have taken what it
+// has written, or leave the rollout.
 enum class Pace : int32_t { go, wait, leave };
 
 constexpr int64_t any_length = std::numeric_limits<int64_t>::max();
@@ -51,8 +54,8 @@ struct RolloutHooks {
   std::function<void(const Samples& sequence, int64_t number)> written;
   // Asked before each step, on every rank of the replica.
   std::function<Pace()> pace = [] { return Pace::go; };
-  // Asked there too: groups with an answer of more tokens are not wanted any more. They are left as soon as an unfinished answer has so many. Null: all
-  // are wanted.
+  // Asked there too: groups with an answer of more tokens are not wanted any more. They are left as
+  // soon as an unfinished answer has so many. Null: all are wanted.
   std::function<int64_t()> longest = {};
   // Such a group was left; on the replica's first rank.
   std::function<void(uint64_t group)> left = [](uint64_t) {};
@@ -67,25 +70,28 @@ struct GeneratorMemory {
 
 // What a replica's engine did.
 struct GeneratorWork {
-  int64_t steps = 0;          // at most one token for each slot (generate.max_batch), beside accepted guesses
-  int64_t tokens = 0;         // of answers
-  int64_t preemptions = 0;    // sequences put back for want of pages, to be computed again
-  int64_t shared_tokens = 0;  // of prompts, that others had computed
-  double seconds = 0;         // in steps
+  int64_t steps =
+      0;  // at most one token for each slot (generate.max_batch), beside accepted guesses
+  int64_t tokens = 0;           // of answers
+  int64_t preemptions = 0;      // sequences put back for want of pages, to be computed again
+  int64_t shared_tokens = 0;    // of prompts, that others had computed
+  double seconds = 0;           // in steps
   int64_t proposed_tokens = 0;  // guesses (generate.speculation_tokens)
   int64_t accepted_tokens = 0;  // of answers, that were guessed
-  int64_t dropped_tokens = 0;   // of answers that are begun again, since enough others were finished
+  int64_t dropped_tokens = 0;  // of answers that are begun again, since enough others were finished
   int64_t page_room = 0, page_room_unused = 0;  // as in generate::EngineCounters
 };
 
 class Generator {
  public:
-  // Weights only, which are zero until the first sync. start() before anything else. `shared`: where this rank reads the actor's weights
-  // in place, one pointer per parameter; empty: the generator has weights of its own.
-  Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
-            at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared);
-  // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
-  // cache takes its share. Collective over the replica.
+  // Weights only, which are zero until the first sync. start() before anything else. `shared`:
+  // where this rank reads the actor's weights in place, one pointer per parameter; empty: the
+  // generator has weights of its own.
+  Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
+            const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads,
+            const std::vector<const std::byte*>& shared);
+  // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of
+  // this rank's memory, of which the KV cache takes its share. Collective over the replica.
   void start(int64_t kv_memory);
 
   generate::GeneratorWeights& weights() { return weights_; }
@@ -100,41 +106,54 @@ class Generator {
   // Threads that worked in the last rollout(); 0: it was too short to say.
   int threads_worked() const { return meter_.worked(); }
   std::vector<std::string> describe() const { return engine_->describe(); }
-  std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
+  std::vector<std::string> differences_from_training() const {
+    return engine_->differences_from_training();
+  }
 
-  // Takes this replica's share of the batch on: n samples of each of the prompts `mine` of it, in that order, behind what it has to write already.
-  // Texts do not depend on which replica writes them, and when. All ranks of the replica alike; `prompts` must live on.
-  void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, std::span<const size_t> mine);
+  // Takes this replica's share of the batch on: n samples of each of the prompts `mine` of it, in
+  // that order, behind what it has to write already. Texts do not depend on which replica writes
+  // them, and when. All ranks of the replica alike; `prompts` must live on.
+  void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan,
+             std::span<const size_t> mine);
   // The same of sequences that a generator has written a part of, as standing() gave them.
-  void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan);
-  // One token of each running sequence, and those behind it that were guessed. Collective over the replica.
+  void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
+             const SamplingPlan& plan);
+  // One token of each running sequence, and those behind it that were guessed. Collective over the
+  // replica.
   void step(const RolloutHooks& hooks);
-  // Steps until `done`, asked before each step, says so. False when it was left before, on all ranks of the replica alike, as `done` must be too.
-  // Collective over the replica.
+  // Steps until `done`, asked before each step, says so. False when it was left before, on all
+  // ranks of the replica alike, as `done` must be too. Collective over the replica.
   bool write_until(const std::function<bool()>& done, const RolloutHooks& hooks);
   // The same until the batch is written.
   bool finish(int64_t number, const RolloutHooks& hooks) {
     return write_until([this, number] { return !unfinished_.contains(number); }, hooks);
   }
   bool idle() const { return engine_->idle(); }
-  // Tokens that this replica has to write yet, where an answer to the prompt of a row has expected(row) of them. Local.
+  // Tokens that this replica has to write yet, where an answer to the prompt of a row has
+  // expected(row) of them. Local.
   int64_t outstanding(const std::function<int64_t(int64_t row)>& expected) const;
-  // What is not finished of a batch, in id order, on the replica's first rank; nothing on its others.
+  // What is not finished of a batch, in id order, on the replica's first rank; nothing on its
+  // others.
   Samples standing(int64_t number) const;
   // As the engine's.
   std::vector<uint64_t> queue() const { return engine_->queue(); }
   void arrange(std::span<const uint64_t> order) { engine_->arrange(order); }
   void begin_anew() { engine_->begin_anew(); }
-  // So many tokens of finished answers are dropped, too: they count as what it has left of unfinished ones does. Local.
+  // So many tokens of finished answers are dropped, too: they count as what it has left of
+  // unfinished ones does. Local.
   void count_dropped(int64_t tokens) { dropped_ += tokens; }
 
  private:
-  // The most urgent of what the ranks of the replica say before `step`, which counts the engine's steps in this rollout.
+  // The most urgent of what the ranks of the replica say before `step`, which counts the engine's
+  // steps in this rollout.
   Pace agree(Pace mine, int64_t step) const;
-  // Leaves the groups of answers that are as long and go on. Collective over the replica in the same steps.
+  // Leaves the groups of answers that are as long and go on. Collective over the replica in the
+  // same steps.
   void leave_longer(const RolloutHooks& hooks, int64_t step);
-  void submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request);
-  generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
+  void submit(const data::PromptSet& prompts, int64_t row, int64_t number,
+              generate::Request request);
+  generate::Request make_request(const data::PromptRecord& prompt, uint64_t id,
+                                 const SamplingPlan& plan) const;
 
   config::Options options_;
   const comm::Roles& roles_;

@@ -17,7 +17,9 @@ struct StoredBatch {
   int64_t n = 1;  // samples of a prompt
   Samples unfinished;
   std::vector<uint64_t> groups;  // ascending
-  static constexpr auto fields = std::tuple{&StoredBatch::first, &StoredBatch::sequences, &StoredBatch::n, &StoredBatch::unfinished, &StoredBatch::groups};
+  static constexpr auto fields =
+      std::tuple{&StoredBatch::first, &StoredBatch::sequences, &StoredBatch::n,
+                 &StoredBatch::unfinished, &StoredBatch::groups};
 
   int64_t iteration() const { return iteration_of(first << 20); }
   int64_t first_ordinal() const { return prompt_of(first << 20); }
@@ -25,8 +27,10 @@ struct StoredBatch {
   bool whole() const { return groups.back() - first + 1 == groups.size(); }
 };
 
-// In the order of their first groups. `first_of`: of a sequence's id, the group that its batch begins with.
-std::vector<StoredBatch> stored_batches(const Samples& stored, const std::function<uint64_t(uint64_t id)>& first_of);
+// In the order of their first groups. `first_of`: of a sequence's id, the group that its batch
+// begins with.
+std::vector<StoredBatch> stored_batches(const Samples& stored,
+                                        const std::function<uint64_t(uint64_t id)>& first_of);
 
 // What is to be written of unfinished sequences, by group in ascending order.
 struct UnfinishedGroups {

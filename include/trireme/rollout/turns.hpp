@@ -1,5 +1,5 @@
-// How ranks take a step together while each of them waits for others: a token of a replica, a pass of the models of the reward ranks. The first rank begins
-// it when all are there.
+// How ranks take a step together while each of them waits for others: a token of a replica, a pass
+// of the models of the reward ranks. The first rank begins it when all are there.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,11 @@ class Turns {
   // Collective over `ranks`; nothing to do where that is one rank or a null view.
   Turns(const comm::CommView& ranks, const std::string& name);
 
-  // Any number of times while this rank waits. True: it takes part in a step now, and so do the others. `wanted` counts on the first rank. Local.
+  // Any number of times while this rank waits. True: it takes part in a step now, and so do the
+  // others. `wanted` counts on the first rank. Local.
   bool next(bool wanted);
-  // Behind each wait, before this rank does anything else: `step` for what the first rank has begun. Collective over the ranks.
+  // Behind each wait, before this rank does anything else: `step` for what the first rank has
+  // begun. Collective over the ranks.
   void settle(const std::function<void()>& step);
 
  private:
@@ -27,10 +29,10 @@ class Turns {
   void announce();
 
   bool leads_;
-  int others_;                   // ranks beside this one
+  int others_;  // ranks beside this one
   std::optional<comm::Mailbox<Turn>> mail_;
-  int here_ = 0;                 // on the first rank: those that wait, too
-  bool announced_ = false;       // on the others
+  int here_ = 0;            // on the first rank: those that wait, too
+  bool announced_ = false;  // on the others
   bool ended_ = false;
 };
 

@@ -8,7 +8,7 @@
 
 namespace trireme::text {
 
-using Json = nlohmann::json;                // sorted keys, fast look-up
+using Json = nlohmann::json;                 // sorted keys, fast look-up
 using OrderedJson = nlohmann::ordered_json;  // keys in the order of the file; for small objects
 
 // Where a text starts, for messages "file:line:column: ...".
@@ -17,8 +17,9 @@ struct TextPlace {
   int64_t line = 1;
 };
 
-// Parse a complete JSON text. Throw UserError(bad_data) with file:line:column: not UTF-8, nested deeper than 128, not
-// JSON, a number out of range, a key twice in one object (parse_record only: HF files are read as Python does).
+// Parse a complete JSON text. Throw UserError(bad_data) with file:line:column: not UTF-8, nested
+// deeper than 128, not JSON, a number out of range, a key twice in one object (parse_record only:
+// HF files are read as Python does).
 Json parse_json(std::string_view text, const TextPlace& place);
 OrderedJson parse_record(std::string_view text, const TextPlace& place);
 

@@ -16,13 +16,15 @@ struct Stops {
   std::vector<std::string> strings;  // what one token cannot say
 };
 
-// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
-// becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
+// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is
+// the text of one special token becomes that token. Throws UserError(configuration) naming `key`
+// for an id outside the `vocabulary`.
 Stops stops_of(const Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
                const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
 
-// A predicate that sees tokens one by one and says whether this one completed one of `strings` in their text, special tokens
-// included; empty when there are none.
-std::function<bool(int32_t)> stop_string_predicate(const Tokenizer& tokenizer, const std::vector<std::string>& strings);
+// A predicate that sees tokens one by one and says whether this one completed one of `strings` in
+// their text, special tokens included; empty when there are none.
+std::function<bool(int32_t)> stop_string_predicate(const Tokenizer& tokenizer,
+                                                   const std::vector<std::string>& strings);
 
 }  // namespace trireme::text

@@ -1,12 +1,13 @@
-// Byte-level BPE tokenizers of the Hugging Face kind (`tokenizer.json`): GPT-2, SmolLM2, Llama 3, Qwen2 and their
-// relatives. Ids and texts equal those of the Python package `tokenizers`; what the file asks for and this reader does
-// not know is refused by the name it has in the file.
+// Byte-level BPE tokenizers of the Hugging Face kind (`tokenizer.json`): GPT-2, SmolLM2, Llama 3,
+// Qwen2 and their relatives. Ids and texts equal those of the Python package `tokenizers`; what the
+// file asks for and this reader does not know is refused by the name it has in the file.
 //
-// Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of utf8proc (2.8: Unicode 15), so
-// characters that are younger than either side's tables may be split or composed differently than by a given HF release.
+// Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of
+// utf8proc (2.8: Unicode 15), so characters that are younger than either side's tables may be split
+// or composed differently than by a given HF release.
 //
-// A Tokenizer is immutable and cheap to copy; every member function may be called from several threads at once.
-// Nothing here is collective.
+// A Tokenizer is immutable and cheap to copy; every member function may be called from several
+// threads at once. Nothing here is collective.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +25,44 @@ namespace trireme::text {
 
 using TokenId = int32_t;
 
-// Whether encode() applies the post-processor (Llama 3: <|begin_of_text|> in front), as HF's add_special_tokens.
+// Whether encode() applies the post-processor (Llama 3: <|begin_of_text|> in front), as HF's
+// add_special_tokens.
 enum class SpecialTokens { none, added };
 // Whether decode() leaves tokens marked `special` out, as HF's skip_special_tokens.
 enum class Skip { nothing, special };
 
 // What a GGUF file says of its tokenizer; `model` reads it, `data` knows what it means.
 struct TokenizerParts {
-  std::string source;                 // file, for messages
-  std::string model = "gpt2";         // tokenizer.ggml.model; others are refused
-  std::string pre_tokenizer;          // tokenizer.ggml.pre: gpt-2, smollm, llama-bpe, qwen2
-  std::vector<std::string> tokens;    // index = id; ordinary tokens in the byte-level alphabet, others as text
-  std::vector<std::string> merges;    // "left right", in order of rank
-  std::vector<int32_t> types;         // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused; empty = all normal
+  std::string source;          // file, for messages
+  std::string model = "gpt2";  // tokenizer.ggml.model; others are refused
+  std::string pre_tokenizer;   // tokenizer.ggml.pre: gpt-2, smollm, llama-bpe, qwen2
+  std::vector<std::string>
+      tokens;  // index = id; ordinary tokens in the byte-level alphabet, others as text
+  std::vector<std::string> merges;  // "left right", in order of rank
+  std::vector<int32_t>
+      types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused; empty = all normal
   std::optional<TokenId> bos, eos, pad, unk;
-  std::optional<bool> add_bos;        // nullopt: what the pre-tokenizer's family does (llama-bpe adds it)
+  std::optional<bool> add_bos;  // nullopt: what the pre-tokenizer's family does (llama-bpe adds it)
   std::optional<bool> add_eos;
-  std::string chat_template;          // "" = none
+  std::string chat_template;  // "" = none
 };
 
 class Tokenizer {
  public:
-  // Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`, `special_tokens_map.json`,
-  // `chat_template.jinja` and `generation_config.json` (else `config.json`) of a model folder.
-  // Throws UserError: input_missing without tokenizer.json, bad_data (with file and the name of the part) otherwise.
+  // Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`,
+  // `special_tokens_map.json`, `chat_template.jinja` and `generation_config.json` (else
+  // `config.json`) of a model folder. Throws UserError: input_missing without tokenizer.json,
+  // bad_data (with file and the name of the part) otherwise.
   static Tokenizer load(const std::filesystem::path& folder);
   // The same tokenizer that write_tokenizer() would export and load() would read back.
   static Tokenizer from_parts(const TokenizerParts& parts);
 
   // Token ids of a text. Throws UserError(bad_data) when the text is not UTF-8, naming the byte.
-  std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::none) const;
-  // Text of ids. Ids outside the vocabulary (padding rows of a model) give nothing; each maximal invalid part of UTF-8
-  // becomes U+FFFD. `clean_up_tokenization_spaces` is never applied: it is lossy.
+  std::vector<TokenId> encode(std::string_view text,
+                              SpecialTokens special = SpecialTokens::none) const;
+  // Text of ids. Ids outside the vocabulary (padding rows of a model) give nothing; each maximal
+  // invalid part of UTF-8 becomes U+FFFD. `clean_up_tokenization_spaces` is never applied: it is
+  // lossy.
   std::string decode(std::span<const TokenId> ids, Skip skip = Skip::nothing) const;
   // The bytes of one token, before UTF-8 is put together; empty outside the vocabulary.
   std::string_view token_bytes(TokenId id) const;
@@ -70,9 +77,11 @@ class Tokenizer {
   std::optional<TokenId> bos_id() const;
   std::optional<TokenId> eos_id() const;
   std::optional<TokenId> pad_id() const;
-  // Ids that end a generation: those of generation_config.json (else config.json) and the tokenizer's own, ascending.
+  // Ids that end a generation: those of generation_config.json (else config.json) and the
+  // tokenizer's own, ascending.
   std::span<const TokenId> eos_ids() const;
-  // Throws UserError(bad_data) when a token id needs a row that a model of `rows` vocabulary rows does not have.
+  // Throws UserError(bad_data) when a token id needs a row that a model of `rows` vocabulary rows
+  // does not have.
   void check_model(int64_t rows) const;
 
   bool has_chat_template() const;
@@ -80,7 +89,8 @@ class Tokenizer {
   // Throws UserError(bad_data) when the model has none or the template refuses the messages.
   std::string render_chat(std::span<const Message> messages, GenerationPrompt prompt) const;
   // render_chat, encoded without the post-processor (the template writes its own special tokens).
-  std::vector<TokenId> encode_chat(std::span<const Message> messages, GenerationPrompt prompt) const;
+  std::vector<TokenId> encode_chat(std::span<const Message> messages,
+                                   GenerationPrompt prompt) const;
 
  private:
   struct Impl;
@@ -88,8 +98,8 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Text of a growing sequence. Bytes that may still become a character are held back; the concatenation of all returned
-// pieces and finish() equals Tokenizer::decode of all ids.
+// Text of a growing sequence. Bytes that may still become a character are held back; the
+// concatenation of all returned pieces and finish() equals Tokenizer::decode of all ids.
 class StreamingDecoder {
  public:
   explicit StreamingDecoder(Tokenizer tokenizer, Skip skip = Skip::special);
@@ -104,8 +114,9 @@ class StreamingDecoder {
   std::string held_;  // at most 3 bytes: the valid start of an incomplete character
 };
 
-// Writes `tokenizer.json` and `tokenizer_config.json` into an existing folder; HF's `tokenizers` loads them with the
-// same ids. Throws UserError(bad_data) when the parts name a pre-tokenizer that is not known, io_error on write.
+// Writes `tokenizer.json` and `tokenizer_config.json` into an existing folder; HF's `tokenizers`
+// loads them with the same ids. Throws UserError(bad_data) when the parts name a pre-tokenizer that
+// is not known, io_error on write.
 void write_tokenizer(const TokenizerParts& parts, const std::filesystem::path& folder);
 
 }  // namespace trireme::text

@@ -10,8 +10,9 @@ namespace trireme::text {
 
 enum class Utf8 { valid, invalid, incomplete };
 
-// What stands at the start of a text: a character, or a maximal invalid part of `length` bytes. `incomplete` is an invalid
-// part that reaches the end of the text and that more bytes could complete.
+// What stands at the start of a text: a character, or a maximal invalid part of `length` bytes.
+// `incomplete` is an invalid part that reaches the end of the text and that more bytes could
+// complete.
 struct Utf8Step {
   Utf8 kind = Utf8::valid;
   char32_t character = 0;

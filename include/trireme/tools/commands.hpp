@@ -1,4 +1,5 @@
-// The subcommands beside the pipelines, a function each; `cli` parses and calls. Which are collective over world stands with them.
+// The subcommands beside the pipelines, a function each; `cli` parses and calls. Which are
+// collective over world stands with them.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,10 @@
 
 namespace trireme::tools {
 
-// `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish. Collective; ranks are
-// replicas of `tensor_parallel` ranks each, which read their prompts themselves and send their answers to rank 0 when they have some. Started again
-// after a run that was cut off it goes on (tools/answer_file.hpp).
+// `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish.
+// Collective; ranks are replicas of `tensor_parallel` ranks each, which read their prompts
+// themselves and send their answers to rank 0 when they have some. Started again after a run that
+// was cut off it goes on (tools/answer_file.hpp).
 struct GenerateCommand {
   std::filesystem::path model;
   std::filesystem::path input;
@@ -41,8 +43,8 @@ struct GenerateCommand {
 };
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session);
 
-// `trireme score`: log-probabilities of given tokens, and rewards with a reward model. Collective; the model is sharded
-// over all ranks.
+// `trireme score`: log-probabilities of given tokens, and rewards with a reward model. Collective;
+// the model is sharded over all ranks.
 struct ScoreCommand {
   std::filesystem::path model;
   std::filesystem::path reward_model;  // empty: none
@@ -67,7 +69,7 @@ ExitCode run_tokenize(const TokenizeCommand& command);
 
 // `trireme init`: random weights of a given shape, as a Hugging Face folder. One process.
 struct InitCommand {
-  std::filesystem::path shape;      // config.json or its folder
+  std::filesystem::path shape;  // config.json or its folder
   std::filesystem::path output;
   std::filesystem::path tokenizer;  // folder whose tokenizer files are copied; empty: none
   uint64_t seed = 1;
@@ -75,18 +77,20 @@ struct InitCommand {
 };
 ExitCode run_init(const InitCommand& command);
 
-// `trireme convert`: GGUF -> safetensors folder, checkpoint -> safetensors folder, safetensors -> safetensors of another
-// type. Tensor by tensor; never the whole model in memory. One process.
+// `trireme convert`: GGUF -> safetensors folder, checkpoint -> safetensors folder, safetensors ->
+// safetensors of another type. Tensor by tensor; never the whole model in memory. One process.
 struct ConvertCommand {
   std::filesystem::path input;   // .gguf file, checkpoint folder or model folder
   std::filesystem::path output;  // model folder
-  std::filesystem::path config;  // for checkpoints: folder with config.json and tokenizer; empty: the run's model.path
+  std::filesystem::path config;  // for checkpoints: folder with config.json and tokenizer; empty:
+                                 // the run's model.path
   std::string part = "actor";    // of a checkpoint: actor, critic or ema
   config::DType dtype = config::DType::bf16;
 };
 ExitCode run_convert(const ConvertCommand& command);
 
-// `trireme inspect PATH`: what is in a checkpoint, a model folder, a safetensors or GGUF file, or a trace. One process.
+// `trireme inspect PATH`: what is in a checkpoint, a model folder, a safetensors or GGUF file, or a
+// trace. One process.
 struct InspectCommand {
   std::filesystem::path path;
   bool verify = false;

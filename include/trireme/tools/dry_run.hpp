@@ -1,4 +1,5 @@
-// What a job would be, without MPI: `trireme ppo DECK --dry-run --ranks N --ranks-per-node R` and `trireme plan`.
+// What a job would be, without MPI: `trireme ppo DECK --dry-run --ranks N --ranks-per-node R` and
+// `trireme plan`.
 #pragma once
 
 #include <string>
@@ -13,20 +14,22 @@ struct DryRun {
   int ranks_per_node = 0;  // 0: all on one node
 };
 
-// Checks what a run checks before it starts and prints the role map on standard output, with what of it costs time, and how many records the
-// data have: reads config.json, headers of weights, tokenizer and all data. One process. The options are validated already. Throws UserErrors as
-// the run would.
+// Checks what a run checks before it starts and prints the role map on standard output, with what
+// of it costs time, and how many records the data have: reads config.json, headers of weights,
+// tokenizer and all data. One process. The options are validated already. Throws UserErrors as the
+// run would.
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine);
 
-// `trireme plan DECK --nodes N --gpus-per-node G --machine h100`: the memory of the fullest rank of a PPO job by phase and kind.
+// `trireme plan DECK --nodes N --gpus-per-node G --machine h100`: the memory of the fullest rank of
+// a PPO job by phase and kind.
 struct PlanCommand {
   int nodes = 1;
   int gpus_per_node = 8;
   std::string machine = "h100";
   bool search = false;  // go through settings instead and print the fastest that fit
 };
-// Prints the ledger on standard output. One process, reads config.json files only, no data and no weights. done where it fits, configuration where it does not; throws
-// UserError as the run would.
+// Prints the ledger on standard output. One process, reads config.json files only, no data and no
+// weights. done where it fits, configuration where it does not; throws UserError as the run would.
 ExitCode run_plan(const config::Options& options, const PlanCommand& command);
 
 }  // namespace trireme::tools

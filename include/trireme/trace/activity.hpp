@@ -6,23 +6,26 @@
 
 namespace trireme::trace {
 
-// Regions that the main thread has begun or ended so far, collectives of any thread, and ticks (base/progress.hpp). Stands still while the process
-// makes no progress.
+// Regions that the main thread has begun or ended so far, collectives of any thread, and ticks
+// (base/progress.hpp). Stands still while the process makes no progress.
 uint64_t activity();
 
 // What the main thread is at, or the thread that it waits for.
 struct Standing {
   std::string where;     // as where()
-  bool waiting = false;  // for other ranks: inside a Collective, or the innermost region is communication or wait
-  bool io = false;       // some open region is of Category::io, or a file is at work (base::FileWork)
-  std::string call;      // "all_reduce of 8 B on world, the 4711th": the Collective it is in; "write of /a/b": the file; empty: neither
+  bool waiting = false;  // for other ranks: inside a Collective, or the innermost region is
+                         // communication or wait
+  bool io = false;   // some open region is of Category::io, or a file is at work (base::FileWork)
+  std::string call;  // "all_reduce of 8 B on world, the 4711th": the Collective it is in; "write of
+                     // /a/b": the file; empty: neither
 };
 Standing standing();
 
 // Which of this process' threads the calling one is.
 int this_thread();
 
-// The main thread waits for the work of another one in this scope: where that thread is counts for it. `thread`: as this_thread() told it there; -1: none.
+// The main thread waits for the work of another one in this scope: where that thread is counts for
+// it. `thread`: as this_thread() told it there; -1: none.
 class WaitForThread {
  public:
   explicit WaitForThread(int thread);

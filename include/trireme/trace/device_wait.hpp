@@ -3,7 +3,8 @@
 
 namespace trireme::trace {
 
-// Seconds that a device stood waiting for other ranks, which summaries add to its rank's communication. Any thread.
+// Seconds that a device stood waiting for other ranks, which summaries add to its rank's
+// communication. Any thread.
 void add_device_wait(double seconds);
 double device_wait();       // so far
 double take_device_wait();  // since the last such call; by one thread

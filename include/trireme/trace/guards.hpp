@@ -1,4 +1,5 @@
-// What guards cost: time in work that computes nothing of the result and only looks for what goes wrong. summary.json and the end of the log have the sums.
+// What guards cost: time in work that computes nothing of the result and only looks for what goes
+// wrong. summary.json and the end of the log have the sums.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ namespace trireme::trace {
 //   read_back    reading parts of a checkpoint again before it counts
 enum class Guard : uint8_t { collectives, liveness, replicas, inputs, read_back };
 
-// The calling thread does this in its scope; the outermost counts. Waiting for other ranks in it counts too, so the sums are upper bounds. Costs two reads
-// of the time-stamp counter and an atomic addition.
+// The calling thread does this in its scope; the outermost counts. Waiting for other ranks in it
+// counts too, so the sums are upper bounds. Costs two reads of the time-stamp counter and an atomic
+// addition.
 class Guarding {
  public:
   explicit Guarding(Guard guard);

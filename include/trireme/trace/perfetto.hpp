@@ -1,5 +1,6 @@
-// trace.json: Chrome's trace-event format, which Perfetto opens. One process per rank, one track per thread, nested slices,
-// counters, all ranks on the clock of rank 0. Times are microseconds since the start of rank 0.
+// trace.json: Chrome's trace-event format, which Perfetto opens. One process per rank, one track
+// per thread, nested slices, counters, all ranks on the clock of rank 0. Times are microseconds
+// since the start of rank 0.
 #pragma once
 
 #include <filesystem>
@@ -15,13 +16,15 @@ struct RankIdentity {
   int rank = 0;
   std::string roles;  // "trainer, generator"
   std::string host;
-  // Seconds to add to this rank's monotonic_seconds() to get rank 0's (0 on the same node); `comm` measures it.
+  // Seconds to add to this rank's monotonic_seconds() to get rank 0's (0 on the same node); `comm`
+  // measures it.
   double clock_offset = 0;
   // monotonic_seconds() of rank 0 at its start: the zero of the time axis.
   double origin = 0;
 };
 
-// This rank's events as JSON objects separated by ",\n". Regions that are still open are included up to now.
+// This rank's events as JSON objects separated by ",\n". Regions that are still open are included
+// up to now.
 std::string trace_events(const RankIdentity& identity);
 
 // The whole file from the fragments of all ranks.

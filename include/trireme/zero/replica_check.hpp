@@ -1,4 +1,5 @@
-// Shard groups hold the same weights: bits that differ come from a processor or a memory that computes wrong, and no loss shows them.
+// Shard groups hold the same weights: bits that differ come from a processor or a memory that
+// computes wrong, and no loss shows them.
 #pragma once
 
 #include <string>
@@ -7,8 +8,11 @@
 
 namespace trireme::zero {
 
-// Compares this rank's fp32 weights and optimizer moments with those of `replicas`, the ranks that hold copies of them (Axis::data), by digests. Throws
-// UserError(internal) on all of them, with the first tensor and its ranks, which are called by `world_rank`. Host memory only. Collective over `replicas`.
-void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name, ShardedModel& model);
+// Compares this rank's fp32 weights and optimizer moments with those of `replicas`, the ranks that
+// hold copies of them (Axis::data), by digests. Throws UserError(internal) on all of them, with the
+// first tensor and its ranks, which are called by `world_rank`. Host memory only. Collective over
+// `replicas`.
+void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name,
+                            ShardedModel& model);
 
 }  // namespace trireme::zero

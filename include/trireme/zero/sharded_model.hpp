@@ -1,9 +1,11 @@
-// ZeRO-3: a model whose fp32 weights, gradients and optimizer state are cut by rows over the ranks of a communicator, and
-// an explicit loop over its stages that gathers the weights of one stage while another computes.
+// ZeRO-3: a model whose fp32 weights, gradients and optimizer state are cut by rows over the ranks
+// of a communicator, and an explicit loop over its stages that gathers the weights of one stage
+// while another computes.
 //
-// Every rank runs the same number of passes: forward(), forward_backward() and step() are collective, and a rank without
-// work passes an empty batch. Losses must already be divided by global counts: gradients are summed over ranks and
-// micro-batches, never averaged: over ranks first, or over a rank's micro-batches (reduce_once; FSDP's no_sync, DDP's as well).
+// Every rank runs the same number of passes: forward(), forward_backward() and step() are
+// collective, and a rank without work passes an empty batch. Losses must already be divided by
+// global counts: gradients are summed over ranks and micro-batches, never averaged: over ranks
+// first, or over a rank's micro-batches (reduce_once; FSDP's no_sync, DDP's as well).
 //
 // Legend: T packed tokens, D hidden, V vocabulary, N ranks of the shard communicator.
 #pragma once
@@ -38,19 +40,25 @@ struct ShardedModelOptions {
   std::string name = "model";  // for the log: actor, critic, reference, ...
   config::DType compute = config::DType::bf16;
   Training training = Training::trainable;
-  // Blocks that are run again in backward, from the first one on; the others keep their activations. -1: all
-  // (train.recompute).
+  // Blocks that are run again in backward, from the first one on; the others keep their
+  // activations. -1: all (train.recompute).
   int64_t recompute = -1;
-  bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
+  bool track_changes =
+      false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
   bool node_weights = true;  // comm::ExchangeOptions::node_weights (train.node_weights)
-  config::DType reduce = config::DType::f32;  // in which gradients are summed over ranks and replicas (train.reduce_dtype)
-  bool reduce_once = false;  // once a step: until then a rank keeps whole gradients of its own, MemoryUse::sums (train.reduce_once)
-  // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
+  config::DType reduce = config::DType::f32;  // in which gradients are summed over ranks and
+                                              // replicas (train.reduce_dtype)
+  bool reduce_once = false;  // once a step: until then a rank keeps whole gradients of its own,
+                             // MemoryUse::sums (train.reduce_once)
+  // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a
+  // context group).
   std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
-  // fp32 weights, moments and their average lie in page-locked host memory and pass through the device in step() (train.optimizer_offload).
+  // fp32 weights, moments and their average lie in page-locked host memory and pass through the
+  // device in step() (train.optimizer_offload).
   bool offload = false;
-  // The ring of all models of this rank, none of which runs while another does; null: one of its own, counted in memory().
+  // The ring of all models of this rank, none of which runs while another does; null: one of its
+  // own, counted in memory().
   std::shared_ptr<comm::RingMemory> rings = nullptr;
 };
 
@@ -64,32 +72,38 @@ struct AdamWOptions {
 };
 
 struct StepResult {
-  double grad_norm = 0;        // before clipping, over all parameters of the model; a tied one counts once
-  int64_t changed_values = 0;  // compute-dtype values that differ from before, over the shard communicator
-  int64_t elements = 0;        // of the whole model
-  bool updated = false;        // false: the norm is not finite, nothing was changed but the gradients were cleared
-  std::string not_finite{};    // then: the first tensor and rank, in words; on every rank
+  double grad_norm =
+      0;  // before clipping, over all parameters of the model; a tied one counts once
+  int64_t changed_values =
+      0;  // compute-dtype values that differ from before, over the shard communicator
+  int64_t elements = 0;  // of the whole model
+  bool updated =
+      false;  // false: the norm is not finite, nothing was changed but the gradients were cleared
+  std::string not_finite{};  // then: the first tensor and rank, in words; on every rank
 };
 
 // Bytes of this rank, by kind. The formulas of `plan` use the same kinds.
 struct MemoryUse {
   int64_t master = 0;
-  int64_t gradients = 0;   // fp32 shards
+  int64_t gradients = 0;  // fp32 shards
   int64_t moments = 0;
-  int64_t average = 0;     // EMA
+  int64_t average = 0;  // EMA
   int64_t changed = 0;
-  int64_t weights = 0;     // compute-dtype storage of the exchange: own slices, a ring of its own, or share of the window
-  int64_t exchange = 0;    // gradient slots of the exchange, where they are its own
-  int64_t sums = 0;        // reduce_once: a rank's own gradients
+  int64_t weights = 0;   // compute-dtype storage of the exchange: own slices, a ring of its own, or
+                         // share of the window
+  int64_t exchange = 0;  // gradient slots of the exchange, where they are its own
+  int64_t sums = 0;      // reduce_once: a rank's own gradients
   int64_t activations = 0;  // most bytes of stage inputs that one pass kept
 };
 
-// hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the head's weight, [V, D] or [1, D]; both in
-// the compute dtype (hidden in fp32 where ModelSpec::wide_head()), valid during the call only.
+// hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the
+// head's weight, [V, D] or [1, D]; both in the compute dtype (hidden in fp32 where
+// ModelSpec::wide_head()), valid during the call only.
 using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
 // The scalar to differentiate.
 using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;
-// Fills `out` with rows `block` of a parameter (index into ModelSpec::parameters), block.elements() values.
+// Fills `out` with rows `block` of a parameter (index into ModelSpec::parameters), block.elements()
+// values.
 using ReadRows = std::function<void(size_t parameter, const base::Block& block, float* out)>;
 
 // Called before weight, moments and average of a parameter change.
@@ -97,56 +111,66 @@ using BeforeChange = std::function<void(size_t parameter)>;
 
 class ShardedModel {
  public:
-  // Collective over both communicators. `shard` cuts the model; `replicas`, when given, joins the ranks that hold the same
-  // rows of different shard groups (hybrid sharding). Weights are zero until load().
-  ShardedModel(model::ModelSpec spec, const comm::CommView& shard, const std::optional<comm::CommView>& replicas,
-               at::Device device, const ShardedModelOptions& options);
+  // Collective over both communicators. `shard` cuts the model; `replicas`, when given, joins the
+  // ranks that hold the same rows of different shard groups (hybrid sharding). Weights are zero
+  // until load().
+  ShardedModel(model::ModelSpec spec, const comm::CommView& shard,
+               const std::optional<comm::CommView>& replicas, at::Device device,
+               const ShardedModelOptions& options);
   ~ShardedModel();  // collective
   ShardedModel(ShardedModel&&) noexcept;
 
-  // Every rank reads its own rows only. Collective; also forgets gradients, moments and the step count.
+  // Every rank reads its own rows only. Collective; also forgets gradients, moments and the step
+  // count.
   void load(const ReadRows& read);
   // Makes the compute-dtype weights follow master() after it was written directly. Collective.
   void refresh();
 
   // Without gradients. `head` is not called for an empty batch. Collective.
   void forward(const model::PackedBatch& batch, const Head& head);
-  // Adds to the gradients. `loss` is not called for an empty batch. With reduce_once gradient() lacks what is to go to it later; else it always goes
-  // now. `when` is the same on all ranks, and now for the last of a step. Collective.
-  void forward_backward(const model::PackedBatch& batch, const Loss& loss, Reduce when = Reduce::now);
+  // Adds to the gradients. `loss` is not called for an empty batch. With reduce_once gradient()
+  // lacks what is to go to it later; else it always goes now. `when` is the same on all ranks, and
+  // now for the last of a step. Collective.
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss,
+                        Reduce when = Reduce::now);
   // One AdamW step over the gradients since the last one, which it clears. Collective.
   StepResult step(const AdamWOptions& options);
   void zero_gradients();
 
-  // From now on step() calls it for every parameter that this rank has rows of, mostly in their order, where master(), moments and average are on the host;
-  // it may wait, but not for another rank's step(). Never null.
+  // From now on step() calls it for every parameter that this rank has rows of, mostly in their
+  // order, where master(), moments and average are on the host; it may wait, but not for another
+  // rank's step(). Never null.
   void before_change(BeforeChange call);
 
-  // Keeps an average of the weights, e = beta e + (1 - beta) p after each step (F27), starting from the weights now.
+  // Keeps an average of the weights, e = beta e + (1 - beta) p after each step (F27), starting from
+  // the weights now.
   void enable_average(double beta);
 
   const model::ModelSpec& spec() const;
   base::Block own(size_t parameter) const;
   int64_t largest_stage() const;  // most elements of a stage's parameters on this rank
-  // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where the model has none (frozen,
-  // no average). On state_device(). Written by checkpoint's reader, followed by refresh().
+  // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where
+  // the model has none (frozen, no average). On state_device(). Written by checkpoint's reader,
+  // followed by refresh().
   float* master(size_t parameter);
   float* gradient(size_t parameter);
   float* moment1(size_t parameter);
   float* moment2(size_t parameter);
   float* average(size_t parameter);
-  at::Device state_device() const;  // where master(), moments and average lie; gradients are where the model is
-  // This rank's rows in the compute dtype, in the exchange's storage: the address never changes, the values change in
-  // step(), load() and refresh().
+  at::Device state_device()
+      const;  // where master(), moments and average lie; gradients are where the model is
+  // This rank's rows in the compute dtype, in the exchange's storage: the address never changes,
+  // the values change in step(), load() and refresh().
   const void* compute_slice(size_t parameter);
-  // All rows in the compute dtype where this rank can read them at any time (ranks of one node in shared memory); nullptr elsewhere.
-  // As for compute_slice().
+  // All rows in the compute dtype where this rank can read them at any time (ranks of one node in
+  // shared memory); nullptr elsewhere. As for compute_slice().
   const void* compute_whole(size_t parameter) const;
   // One bit per own value, see track_changes; nullptr without. All are set by load() and refresh().
   const uint64_t* changed(size_t parameter) const;
   void clear_changes();
 
-  int64_t steps() const;  // optimizer steps so far: the bias corrections' counter, part of a checkpoint
+  int64_t steps()
+      const;  // optimizer steps so far: the bias corrections' counter, part of a checkpoint
   void set_steps(int64_t steps);
 
   const comm::ExchangeCounters& counters() const;

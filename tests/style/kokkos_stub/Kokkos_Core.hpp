@@ -1,5 +1,6 @@
-// What kernels/exec.hpp uses of a Kokkos with a CUDA space, in names and types alone: so nvcc reads the sources of a build with one where there is none.
-// Kokkos runs the functors in templates of its own; start_one stands for them, so that device code is made of each.
+// What kernels/exec.hpp uses of a Kokkos with a CUDA space, in names and types alone: so nvcc reads
+// the sources of a build with one where there is none. Kokkos runs the functors in templates of its
+// own; start_one stands for them, so that device code is made of each.
 #pragma once
 
 #include <cstddef>

@@ -14,11 +14,14 @@ namespace {
 
 constexpr double long_enough = 60;
 
-CommandResult shell(const std::string& script, double timeout = long_enough) { return run_command({"sh", "-c", script}, timeout); }
+CommandResult shell(const std::string& script, double timeout = long_enough) {
+  return run_command({"sh", "-c", script}, timeout);
+}
 
 TEST(RunCommand, EndsACommandThatHangs) {
   EXPECT_FALSE(run_command({"sleep", "30"}, 0.1).ran);
-  EXPECT_FALSE(shell("exec >&- 2>&-; exec sleep 30", 0.1).ran) << "a closed output is not the end of a command";
+  EXPECT_FALSE(shell("exec >&- 2>&-; exec sleep 30", 0.1).ran)
+      << "a closed output is not the end of a command";
   const CommandResult half = shell("echo before; exec sleep 30", 0.2);
   EXPECT_FALSE(half.ran);
   EXPECT_TRUE(half.output.empty() || half.output == "before\n") << half.output;
@@ -48,7 +51,8 @@ TEST(RunCommand, WhatCannotBeStartedDidNotRun) {
 }
 
 TEST(RunCommand, WordsArePassedWithoutAShell) {
-  EXPECT_EQ(run_command({"printf", "%s|", "a b", "$HOME", "*", "", "'q\""}, long_enough).output, "a b|$HOME|*||'q\"|");
+  EXPECT_EQ(run_command({"printf", "%s|", "a b", "$HOME", "*", "", "'q\""}, long_enough).output,
+            "a b|$HOME|*||'q\"|");
 }
 
 // Standard input of this process is `fd` while it lives.
@@ -80,14 +84,17 @@ TEST(RunCommand, KeepsTheFirst64KiBOfALongOutput) {
   EXPECT_EQ(result.exit_code, 0);
   ASSERT_EQ(result.output.size(), size_t{64} << 10);
   EXPECT_TRUE(result.output.starts_with("starta"));
-  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), 'a'), (64 << 10) - 4) << "all but the other letters of 'start'";
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), 'a'), (64 << 10) - 4)
+      << "all but the other letters of 'start'";
 }
 
 TEST(RunCommand, CloseOnExecDescriptorsStayHere) {
   const FileDescriptor here = open_read("/dev/null");
   const FileDescriptor inherited(::fcntl(here.get(), F_DUPFD, 100));
   ASSERT_TRUE(inherited.valid());
-  const auto is_open = [](int fd) { return shell(text("test -e /proc/$$/fd/", fd)).exit_code == 0; };
+  const auto is_open = [](int fd) {
+    return shell(text("test -e /proc/$$/fd/", fd)).exit_code == 0;
+  };
   EXPECT_TRUE(is_open(inherited.get()));
   const FileDescriptor closed(::fcntl(here.get(), F_DUPFD_CLOEXEC, 100));
   EXPECT_FALSE(is_open(closed.get()));

@@ -57,8 +57,10 @@ TEST_F(FaultPoint, OneCollectiveIsLeftOut) {
 
 TEST_F(FaultPoint, EndsTheProcess) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  EXPECT_EXIT((install_faults({{"kill", "train", 1, 0}}), fault_point("train")), testing::KilledBySignal(SIGKILL), "");
-  EXPECT_EXIT((install_faults({{"exit", "train", 1, 42}}), fault_point("train")), testing::ExitedWithCode(42), "");
+  EXPECT_EXIT((install_faults({{"kill", "train", 1, 0}}), fault_point("train")),
+              testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT((install_faults({{"exit", "train", 1, 42}}), fault_point("train")),
+              testing::ExitedWithCode(42), "");
   EXPECT_THROW(install_faults({{"melt", "train", 1, 0}}), InternalError);
 }
 

@@ -25,7 +25,8 @@ class Files : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / text("trireme-files-", getpid());
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / text("trireme-files-", getpid());
 };
 
 struct Failure {
@@ -36,9 +37,7 @@ template <class Action>
 Failure failure_of(const Action& action) {
   try {
     action();
-  } catch (const UserError& error) {
-    return {error.code(), error.what()};
-  }
+  } catch (const UserError& error) { return {error.code(), error.what()}; }
   return {};
 }
 
@@ -60,7 +59,8 @@ TEST_F(Files, OneThatMayBeMissingHasAText) {
 
 TEST_F(Files, AtomicWriteReplaces) {
   const auto path = folder_ / "a.txt";
-  for (const std::string& content : {std::string("one"), std::string(), all_bytes(300001), std::string("two")}) {
+  for (const std::string& content :
+       {std::string("one"), std::string(), all_bytes(300001), std::string("two")}) {
     write_file_atomically(path, content);
     EXPECT_EQ(read_file(path), content);
     EXPECT_FALSE(std::filesystem::exists(folder_ / "a.txt.tmp"));
@@ -85,15 +85,18 @@ TEST_F(Files, AnAtomicWriteThatFailsLeavesTheOldFileAndNoOther) {
   std::filesystem::create_directory(folder_ / "folder");
   const Failure onto_folder = failure_of([&] { write_file_atomically(folder_ / "folder", "x"); });
   EXPECT_EQ(onto_folder.code, ExitCode::io_error);
-  EXPECT_THAT(onto_folder.message, HasSubstr("cannot replace " + (folder_ / "folder").string() + " ("));
+  EXPECT_THAT(onto_folder.message,
+              HasSubstr("cannot replace " + (folder_ / "folder").string() + " ("));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "folder.tmp"));
-  EXPECT_EQ(failure_of([&] { write_file_atomically(folder_ / "missing" / "x", "x"); }).code, ExitCode::input_missing);
+  EXPECT_EQ(failure_of([&] { write_file_atomically(folder_ / "missing" / "x", "x"); }).code,
+            ExitCode::input_missing);
 }
 
 TEST_F(Files, AnAtomicWriteDoesNotFollowALinkInItsWay) {
   write_file_atomically(folder_ / "precious", "precious");
   std::filesystem::create_symlink(folder_ / "precious", folder_ / "a.tmp");
-  EXPECT_EQ(failure_of([&] { write_file_atomically(folder_ / "a", "x"); }).code, ExitCode::io_error);
+  EXPECT_EQ(failure_of([&] { write_file_atomically(folder_ / "a", "x"); }).code,
+            ExitCode::io_error);
   EXPECT_EQ(read_file(folder_ / "precious"), "precious");
 }
 
@@ -104,13 +107,14 @@ TEST_F(Files, EachErrorNumberHasItsCodeAndAdvice) {
     const char* reason;
     const char* advice;
   };
-  for (const Row& row : std::initializer_list<Row>{{ENOENT, ExitCode::input_missing, "No such file or directory", "check the path"},
-                                                   {EACCES, ExitCode::permission, "Permission denied", "owner and the mode"},
-                                                   {EROFS, ExitCode::permission, "Read-only file system", "owner and the mode"},
-                                                   {ENOSPC, ExitCode::io_error, "No space left on device", "free some space"},
-                                                   {EDQUOT, ExitCode::io_error, "quota exceeded", "the quota is used up"},
-                                                   {EFBIG, ExitCode::io_error, "File too large", "ulimit -f"},
-                                                   {EIO, ExitCode::io_error, "Input/output error", "check the file system"}}) {
+  for (const Row& row : std::initializer_list<Row>{
+           {ENOENT, ExitCode::input_missing, "No such file or directory", "check the path"},
+           {EACCES, ExitCode::permission, "Permission denied", "owner and the mode"},
+           {EROFS, ExitCode::permission, "Read-only file system", "owner and the mode"},
+           {ENOSPC, ExitCode::io_error, "No space left on device", "free some space"},
+           {EDQUOT, ExitCode::io_error, "quota exceeded", "the quota is used up"},
+           {EFBIG, ExitCode::io_error, "File too large", "ulimit -f"},
+           {EIO, ExitCode::io_error, "Input/output error", "check the file system"}}) {
     const Failure failure = failure_of([&] { throw_errno(row.error, "write", "/a/b"); });
     EXPECT_EQ(failure.code, row.code) << row.reason;
     EXPECT_THAT(failure.message, testing::StartsWith("cannot write /a/b ("));
@@ -127,7 +131,8 @@ TEST_F(Files, WhatCannotBeReadIsNamed) {
     EXPECT_EQ(failure.code, ExitCode::input_missing);
     EXPECT_THAT(failure.message, HasSubstr(missing + " (No such file"));
   }
-  for (const Failure& failure : {failure_of([&] { read_file(folder_); }), failure_of([&] { MappedFile map(folder_); })}) {
+  for (const Failure& failure :
+       {failure_of([&] { read_file(folder_); }), failure_of([&] { MappedFile map(folder_); })}) {
     EXPECT_EQ(failure.code, ExitCode::bad_data);
     EXPECT_THAT(failure.message, HasSubstr(folder_.string() + " is not a regular file"));
   }
@@ -153,7 +158,8 @@ TEST_F(Files, ReadsAndWritesAtOffsets) {
   EXPECT_EQ(got, "ord");
   read_at(fd.get(), 1000, {}, path);  // nothing asked for, nothing missing
   std::string beyond(8, '?');
-  const Failure failure = failure_of([&] { read_at(fd.get(), 6, std::as_writable_bytes(std::span(beyond)), path); });
+  const Failure failure =
+      failure_of([&] { read_at(fd.get(), 6, std::as_writable_bytes(std::span(beyond)), path); });
   EXPECT_EQ(failure.code, ExitCode::bad_data);
   EXPECT_THAT(failure.message, HasSubstr("sparse ends 5 bytes early"));
 }
@@ -162,10 +168,13 @@ TEST_F(Files, AFullDeviceIsSaid) {
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   if (!full.valid()) GTEST_SKIP() << "this system has no /dev/full";
   const std::string word = "word";
-  for (const Failure& failure : {failure_of([&] { write_all(full.get(), word, "/dev/full"); }),
-                                 failure_of([&] { write_at(full.get(), 0, std::as_bytes(std::span(word)), "/dev/full"); })}) {
+  for (const Failure& failure :
+       {failure_of([&] { write_all(full.get(), word, "/dev/full"); }), failure_of([&] {
+          write_at(full.get(), 0, std::as_bytes(std::span(word)), "/dev/full");
+        })}) {
     EXPECT_EQ(failure.code, ExitCode::io_error);
-    EXPECT_THAT(failure.message, HasSubstr("cannot write /dev/full (No space left on device): free some space"));
+    EXPECT_THAT(failure.message,
+                HasSubstr("cannot write /dev/full (No space left on device): free some space"));
   }
 }
 
@@ -205,7 +214,8 @@ TEST(Program, ItsBuildIdStandsInItsFile) {
   const std::string id = build_id();
   ASSERT_EQ(id.size(), 40u) << id;
   std::string bytes;
-  for (size_t i = 0; i < id.size(); i += 2) bytes += static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i < id.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16));
   EXPECT_NE(read_file("/proc/self/exe").find(bytes), std::string::npos);
 }
 

@@ -9,7 +9,9 @@
 namespace trireme::base {
 namespace {
 
-std::vector<TensorSpec> tensors() { return {{"embed", {50, 8}}, {"norm", {8}}, {"q", {6, 8}}, {"scalar", {}}}; }
+std::vector<TensorSpec> tensors() {
+  return {{"embed", {50, 8}}, {"norm", {8}}, {"q", {6, 8}}, {"scalar", {}}};
+}
 
 TEST(ShardLayout, RowsCoverEachTensorOnceForAnyRankCount) {
   for (int ranks : {1, 2, 3, 7, 64, 4096}) {
@@ -36,7 +38,8 @@ TEST(ShardLayout, SlicesMustCoverTheirTensor) {
   EXPECT_EQ(uneven.elements(0), 36);
 }
 
-// Copies every pair's intersection and checks that each target element arrives exactly once with the right value.
+// Copies every pair's intersection and checks that each target element arrives exactly once with
+// the right value.
 void check_resharding(const ShardLayout& source, const ShardLayout& target) {
   for (size_t t = 0; t < source.tensors().size(); ++t) {
     const int64_t columns = source.tensors()[t].columns();
@@ -49,9 +52,12 @@ void check_resharding(const ShardLayout& source, const ShardLayout& target) {
         if (!run) continue;
         for (int64_t i = 0; i < run->rows; ++i) {
           for (int64_t j = 0; j < run->columns; ++j) {
-            const int64_t at = run->source_offset + i * run->source_stride + j;  // in the source's dense block
-            const int64_t global = (have.row + at / have.columns) * columns + have.column + at % have.columns;
-            auto& slot = local[static_cast<size_t>(run->target_offset + i * run->target_stride + j)];
+            const int64_t at =
+                run->source_offset + i * run->source_stride + j;  // in the source's dense block
+            const int64_t global =
+                (have.row + at / have.columns) * columns + have.column + at % have.columns;
+            auto& slot =
+                local[static_cast<size_t>(run->target_offset + i * run->target_stride + j)];
             EXPECT_EQ(slot, -1);
             slot = global;
           }
@@ -59,7 +65,8 @@ void check_resharding(const ShardLayout& source, const ShardLayout& target) {
       }
       for (int64_t i = 0; i < block.rows; ++i) {
         for (int64_t j = 0; j < block.columns; ++j) {
-          ASSERT_EQ(local[static_cast<size_t>(i * block.columns + j)], (block.row + i) * columns + block.column + j);
+          ASSERT_EQ(local[static_cast<size_t>(i * block.columns + j)],
+                    (block.row + i) * columns + block.column + j);
         }
       }
     }
@@ -67,7 +74,8 @@ void check_resharding(const ShardLayout& source, const ShardLayout& target) {
 }
 
 TEST(ShardLayout, AnyLayoutReachesAnyOther) {
-  const std::vector<Slicing> cut{{SliceAxis::rows, {0, 20, 50}}, {}, {SliceAxis::columns, {0, 3, 8}}, {}};
+  const std::vector<Slicing> cut{
+      {SliceAxis::rows, {0, 20, 50}}, {}, {SliceAxis::columns, {0, 3, 8}}, {}};
   const auto parallel = ShardLayout::sliced(tensors(), 2, cut);
   for (int ranks : {1, 2, 3, 5, 61}) {
     const auto rows = ShardLayout::by_rows(tensors(), ranks);
@@ -75,8 +83,10 @@ TEST(ShardLayout, AnyLayoutReachesAnyOther) {
     check_resharding(rows, ShardLayout::by_rows(tensors(), 4));
     check_resharding(rows, ShardLayout::whole(tensors(), 2));
   }
-  const std::vector<TensorSpec> matrices{{"embed", {50, 8}}, {"o", {6, 8}}};  // no replicated part: also a source
-  const auto cut_matrices = ShardLayout::sliced(matrices, 2, {{SliceAxis::rows, {0, 20, 50}}, {SliceAxis::columns, {0, 3, 8}}});
+  const std::vector<TensorSpec> matrices{{"embed", {50, 8}},
+                                         {"o", {6, 8}}};  // no replicated part: also a source
+  const auto cut_matrices = ShardLayout::sliced(
+      matrices, 2, {{SliceAxis::rows, {0, 20, 50}}, {SliceAxis::columns, {0, 3, 8}}});
   check_resharding(cut_matrices, ShardLayout::by_rows(matrices, 3));
 }
 
@@ -92,7 +102,9 @@ TEST(CopyRun, ContiguousPiecesBecomeOneRow) {
 
 class Random {
  public:
-  int64_t up_to(int64_t most) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(most + 1)); }
+  int64_t up_to(int64_t most) {
+    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(most + 1));
+  }
   // A range cut for `ranks`; some get nothing.
   std::vector<int64_t> bounds(int ranks, int64_t extent) {
     std::vector<int64_t> out{0, extent};
@@ -116,7 +128,8 @@ class Random {
     std::vector<Slicing> slicing;
     for (const TensorSpec& spec : specs) {
       const bool rows = up_to(1) == 0;
-      slicing.push_back({rows ? SliceAxis::rows : SliceAxis::columns, bounds(ranks, rows ? spec.rows() : spec.columns())});
+      slicing.push_back({rows ? SliceAxis::rows : SliceAxis::columns,
+                         bounds(ranks, rows ? spec.rows() : spec.columns())});
     }
     return ShardLayout::sliced(specs, ranks, slicing);
   }
@@ -139,7 +152,8 @@ TEST(ShardLayout, RandomShapesGoFromAnyCutToAnyOther) {
 }
 
 bool contains(const Block& b, int64_t row, int64_t column) {
-  return row >= b.row && row < b.row + b.rows && column >= b.column && column < b.column + b.columns;
+  return row >= b.row && row < b.row + b.rows && column >= b.column &&
+         column < b.column + b.columns;
 }
 
 // Every rectangle of a 3 x 4 matrix, the empty ones included.
@@ -148,7 +162,8 @@ std::vector<Block> all_blocks() {
   for (int64_t row = 0; row <= 3; ++row) {
     for (int64_t rows = 0; row + rows <= 3; ++rows) {
       for (int64_t column = 0; column <= 4; ++column) {
-        for (int64_t columns = 0; column + columns <= 4; ++columns) out.push_back({row, rows, column, columns});
+        for (int64_t columns = 0; column + columns <= 4; ++columns)
+          out.push_back({row, rows, column, columns});
       }
     }
   }
@@ -174,7 +189,8 @@ TEST(CopyRun, HasTheCommonElementsOfAllPairsOfRectangles) {
 }
 
 TEST(TensorSpec, ShapesBeyondSixtyThreeBitsAreRefused) {
-  const TensorSpec vector{"v", {7}}, scalar{"s", {}}, cube{"c", {2, 3, 4}}, huge{"h", {1, int64_t{1} << 40, int64_t{1} << 40}};
+  const TensorSpec vector{"v", {7}}, scalar{"s", {}}, cube{"c", {2, 3, 4}},
+      huge{"h", {1, int64_t{1} << 40, int64_t{1} << 40}};
   EXPECT_EQ(vector.rows() * 100 + vector.columns(), 701);
   EXPECT_EQ(scalar.rows() * 100 + scalar.columns(), 101);
   EXPECT_EQ(cube.rows() * 100 + cube.columns(), 212);
@@ -183,7 +199,8 @@ TEST(TensorSpec, ShapesBeyondSixtyThreeBitsAreRefused) {
 
 TEST(ShardLayout, BadSlicesNameTheirTensor) {
   const std::vector<TensorSpec> one{{"q_proj", {6, 8}}};
-  for (const auto& bounds : std::vector<std::vector<int64_t>>{{}, {0, 6}, {0, 4, 5}, {1, 4, 6}, {0, 7, 6}, {0, 3, 6, 6}}) {
+  for (const auto& bounds : std::vector<std::vector<int64_t>>{
+           {}, {0, 6}, {0, 4, 5}, {1, 4, 6}, {0, 7, 6}, {0, 3, 6, 6}}) {
     try {
       ShardLayout::sliced(one, 2, {{SliceAxis::rows, bounds}});
       ADD_FAILURE() << "taken";

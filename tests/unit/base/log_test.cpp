@@ -31,7 +31,8 @@ class Log : public testing::Test {
     for (std::string line; std::getline(in, line);) out.push_back(line);
     return out;
   }
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / text("trireme-log-", getpid());
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / text("trireme-log-", getpid());
 };
 
 void write_one_of_each() {
@@ -42,12 +43,19 @@ void write_one_of_each() {
 }
 
 TEST_F(Log, FilesHaveWhatTheLevelLetsThrough) {
-  log::open({.console = false, .main_file = folder_ / "main", .rank_file = folder_ / "logs" / "rank", .level = log::Level::debug});
+  log::open({.console = false,
+             .main_file = folder_ / "main",
+             .rank_file = folder_ / "logs" / "rank",
+             .level = log::Level::debug});
   write_one_of_each();
-  log::open({.console = false, .main_file = folder_ / "warnings", .rank_file = {}, .level = log::Level::warning});
+  log::open({.console = false,
+             .main_file = folder_ / "warnings",
+             .rank_file = {},
+             .level = log::Level::warning});
   write_one_of_each();
   log::close();
-  EXPECT_THAT(lines("main"), ElementsAre(EndsWith("] d"), EndsWith("] i"), EndsWith("] warning: w"), EndsWith("] error: e")));
+  EXPECT_THAT(lines("main"), ElementsAre(EndsWith("] d"), EndsWith("] i"), EndsWith("] warning: w"),
+                                         EndsWith("] error: e")));
   EXPECT_EQ(lines("logs/rank"), lines("main")) << "the same lines with the same times";
   EXPECT_THAT(lines("warnings"), ElementsAre(EndsWith("] warning: w"), EndsWith("] error: e")));
 }
@@ -55,7 +63,8 @@ TEST_F(Log, FilesHaveWhatTheLevelLetsThrough) {
 TEST_F(Log, MessagesAreOnDiskAtOnceAndTakenLiterally) {
   log::open({.console = false, .main_file = folder_ / "main", .rank_file = {}});
   log::info("{} {0} %s %v {");
-  EXPECT_THAT(lines("main"), ElementsAre(EndsWith("] {} {0} %s %v {"))) << "before anybody closes the log";
+  EXPECT_THAT(lines("main"), ElementsAre(EndsWith("] {} {0} %s %v {")))
+      << "before anybody closes the log";
 }
 
 TEST_F(Log, ARestartedRunAppends) {
@@ -66,7 +75,8 @@ TEST_F(Log, ARestartedRunAppends) {
   }
   testing::internal::CaptureStderr();
   log::info("after the end");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "after the end\n") << "to stderr once the files are closed";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "after the end\n")
+      << "to stderr once the files are closed";
   EXPECT_THAT(lines("main"), ElementsAre(EndsWith("] first"), EndsWith("] second")));
 }
 
@@ -96,7 +106,9 @@ TEST_F(Log, LinesOfSeveralThreadsStayWhole) {
   std::vector<int> next(4, 0);
   for (const std::string& line : written) {
     int thread = -1, number = -1;
-    ASSERT_EQ(std::sscanf(line.c_str() + line.find(']'), "] thread %d line %d end", &thread, &number), 2) << line;
+    ASSERT_EQ(
+        std::sscanf(line.c_str() + line.find(']'), "] thread %d line %d end", &thread, &number), 2)
+        << line;
     EXPECT_EQ(number, next.at(static_cast<size_t>(thread))++);
   }
   EXPECT_EQ(lines("rank"), written);

@@ -1,4 +1,5 @@
-// bf16's one rounding over all upper halves of a float, and the sums of arrays on every instruction set.
+// bf16's one rounding over all upper halves of a float, and the sums of arrays on every instruction
+// set.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -29,17 +30,17 @@ TEST(Bf16, RoundsToTheNearestAndTiesToEven) {
 }
 
 TEST(Bf16, ANanKeepsItsSignAndBecomesQuiet) {
-  for (const uint32_t bits : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu, 0x7fa50000u}) {
-    EXPECT_EQ(base::float_to_bf16(std::bit_cast<float>(bits)), bits >> 16 | 0x40u) << std::hex << bits;
+  for (const uint32_t bits : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu,
+                              0xffffffffu, 0x7fa50000u}) {
+    EXPECT_EQ(base::float_to_bf16(std::bit_cast<float>(bits)), bits >> 16 | 0x40u)
+        << std::hex << bits;
   }
 }
 
 TEST(Bf16, EveryValueComesBack) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float value = base::bf16_to_float(static_cast<uint16_t>(bits));
-    if (!std::isnan(value)) {
-      ASSERT_EQ(base::float_to_bf16(value), bits);
-    }
+    if (!std::isnan(value)) { ASSERT_EQ(base::float_to_bf16(value), bits); }
   }
 }
 
@@ -60,8 +61,10 @@ TEST(VectorAdd, SameBitsAsOneAdditionAfterAnotherOnEveryInstructionSet) {
       base::add_pair(pair.data() + 1, a.data(), b.data(), static_cast<int64_t>(n));
       for (size_t i = 0; i < most; ++i) {
         const bool inside = i >= 1 && i < n + 1;
-        ASSERT_EQ(sum[i], inside ? into[i] + a[i - 1] : into[i]) << base::to_string(isa) << ", " << i << " of " << n;
-        ASSERT_EQ(pair[i], inside ? into[i] + (a[i - 1] + b[i - 1]) : into[i]) << base::to_string(isa) << ", " << i << " of " << n;
+        ASSERT_EQ(sum[i], inside ? into[i] + a[i - 1] : into[i])
+            << base::to_string(isa) << ", " << i << " of " << n;
+        ASSERT_EQ(pair[i], inside ? into[i] + (a[i - 1] + b[i - 1]) : into[i])
+            << base::to_string(isa) << ", " << i << " of " << n;
       }
     }
   }
@@ -89,10 +92,13 @@ TEST(VectorAdd, HalfPrecisionIsWidenedAndRoundedAlikeOnEveryInstructionSet) {
         const bool inside = i >= 1 && i < n + 1;
         const float value = inside ? base::bf16_to_float(half[i - 1]) : 0;
         if (!std::isnan(value)) {
-          ASSERT_EQ(bits(sum[i]), bits(inside ? into[i] + value : into[i])) << base::to_string(isa) << ", " << i << " of " << n;
+          ASSERT_EQ(bits(sum[i]), bits(inside ? into[i] + value : into[i]))
+              << base::to_string(isa) << ", " << i << " of " << n;
         }
-        ASSERT_EQ(bits(wide[i]), bits(inside ? value : into[i])) << base::to_string(isa) << ", " << i << " of " << n;
-        ASSERT_EQ(rounded[i], inside ? half[i - 1] : 1) << base::to_string(isa) << ", " << i << " of " << n;
+        ASSERT_EQ(bits(wide[i]), bits(inside ? value : into[i]))
+            << base::to_string(isa) << ", " << i << " of " << n;
+        ASSERT_EQ(rounded[i], inside ? half[i - 1] : 1)
+            << base::to_string(isa) << ", " << i << " of " << n;
       }
     }
   }

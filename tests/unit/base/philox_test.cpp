@@ -13,7 +13,8 @@ namespace {
 
 // Known answers of the Random123 distribution (kat_vectors, philox4x32 10 rounds).
 TEST(Philox, KnownAnswers) {
-  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}),
+            (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
             (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
@@ -66,7 +67,8 @@ TEST(Philox, NormalsDependOnTheElementOnly) {
 
 TEST(Philox, UnitFloatsAreTheUpperTwentyFourBits) {
   EXPECT_EQ(unit_float(0xffffffff), 1 - 0x1p-24f);
-  for (const uint32_t bits : {0u, 1u, 255u, 256u, 0x7fffffffu, 0x80000000u, 0xdeadbeefu, 0xffffff00u, 0xffffffffu}) {
+  for (const uint32_t bits :
+       {0u, 1u, 255u, 256u, 0x7fffffffu, 0x80000000u, 0xdeadbeefu, 0xffffff00u, 0xffffffffu}) {
     EXPECT_EQ(std::ldexp(static_cast<double>(unit_float(bits)), 24), bits >> 8) << std::hex << bits;
   }
 }
@@ -79,11 +81,13 @@ TEST(Philox, EveryBitOfSeedRequestAndPositionCounts) {
     seen.insert(uniform(0, Stream::sampling, uint64_t{1} << bit, 0));
     if (bit < 32) seen.insert(uniform(0, Stream::sampling, 0, uint32_t{1} << bit));
   }
-  for (const auto stream : {Stream::shuffle, Stream::init, Stream::test}) seen.insert(uniform(0, stream, 0, 0));
+  for (const auto stream : {Stream::shuffle, Stream::init, Stream::test})
+    seen.insert(uniform(0, stream, 0, 0));
   EXPECT_EQ(seen.size(), 1u + 64 + 64 + 32 + 3);
 }
 
-// The statistic has `counts` - 1 degrees of freedom; 4.5 standard deviations let one in 100,000 seeds fail.
+// The statistic has `counts` - 1 degrees of freedom; 4.5 standard deviations let one in 100,000
+// seeds fail.
 void expect_uniform(const std::vector<int>& counts, double expected) {
   double statistic = 0;
   for (const int count : counts) statistic += (count - expected) * (count - expected) / expected;
@@ -97,7 +101,8 @@ TEST(Philox, DrawsFillTheIntervalAndPairsTheSquare) {
     std::vector<int> line(256, 0), square(256, 0);
     int before = 0;
     for (uint32_t i = 0; i < draws; ++i) {
-      const float u = along_requests ? uniform(3, Stream::sampling, i, 5) : uniform(3, Stream::sampling, 5, i);
+      const float u =
+          along_requests ? uniform(3, Stream::sampling, i, 5) : uniform(3, Stream::sampling, 5, i);
       const int cell = static_cast<int>(u * 16);
       ++line[static_cast<size_t>(u * 256)];
       ++square[static_cast<size_t>(16 * before + cell)];
@@ -123,14 +128,16 @@ TEST(Philox, PermutationsAreEquallyLikely) {
   EXPECT_EQ(other.size(), 5u);
 }
 
-// Kolmogorov-Smirnov: the largest distance between the observed and the normal distribution function.
+// Kolmogorov-Smirnov: the largest distance between the observed and the normal distribution
+// function.
 double distance_from_normal(std::vector<float> values) {
   std::sort(values.begin(), values.end());
   double worst = 0;
   const auto n = static_cast<double>(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const double p = 0.5 * std::erfc(-static_cast<double>(values[i]) / std::sqrt(2.0));
-    worst = std::max({worst, std::abs(p - static_cast<double>(i) / n), std::abs(p - static_cast<double>(i + 1) / n)});
+    worst = std::max({worst, std::abs(p - static_cast<double>(i) / n),
+                      std::abs(p - static_cast<double>(i + 1) / n)});
   }
   return worst;
 }
@@ -138,15 +145,18 @@ double distance_from_normal(std::vector<float> values) {
 TEST(Philox, NormalsAreNormalAndTheirStreamsIndependent) {
   constexpr size_t n = 40000;
   std::vector<std::vector<float>> streams;
-  for (const auto& [seed, a] : std::vector<std::pair<uint64_t, uint64_t>>{{1, 0}, {1, 1}, {2, 0}, {1, uint64_t{1} << 33}}) {
+  for (const auto& [seed, a] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{1, 0}, {1, 1}, {2, 0}, {1, uint64_t{1} << 33}}) {
     streams.emplace_back(n);
     normals(seed, a, 0, streams.back());
-    EXPECT_LT(distance_from_normal(streams.back()) * std::sqrt(static_cast<double>(n)), 1.95) << "p = 0.001";
+    EXPECT_LT(distance_from_normal(streams.back()) * std::sqrt(static_cast<double>(n)), 1.95)
+        << "p = 0.001";
   }
   for (size_t i = 0; i < streams.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       double product = 0;
-      for (size_t k = 0; k < n; ++k) product += static_cast<double>(streams[i][k]) * static_cast<double>(streams[j][k]);
+      for (size_t k = 0; k < n; ++k)
+        product += static_cast<double>(streams[i][k]) * static_cast<double>(streams[j][k]);
       EXPECT_LT(std::abs(product) / std::sqrt(static_cast<double>(n)), 4) << i << " and " << j;
     }
   }

@@ -32,7 +32,8 @@ TEST(FileWork, TellsTheOutermostOfAThread) {
 }
 
 TEST(FileWork, AFileThatNeverAnswersIsNamed) {
-  const auto pipe = std::filesystem::temp_directory_path() / ("trireme-pipe-" + std::to_string(getpid()));
+  const auto pipe =
+      std::filesystem::temp_directory_path() / ("trireme-pipe-" + std::to_string(getpid()));
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   std::atomic<int> reader{0};
   std::thread stuck([&] {

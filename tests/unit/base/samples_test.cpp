@@ -41,7 +41,8 @@ TEST(Samples, BytesRoundTrip) {
 
 TEST(Samples, MalformedBytesAreRefused) {
   const auto bytes = some(4).to_bytes();
-  for (size_t cut = 0; cut < bytes.size(); cut += 3) EXPECT_THROW(Samples::from_bytes(bytes.substr(0, cut)), UserError);
+  for (size_t cut = 0; cut < bytes.size(); cut += 3)
+    EXPECT_THROW(Samples::from_bytes(bytes.substr(0, cut)), UserError);
   EXPECT_THROW(Samples::from_bytes(bytes + "x"), UserError);
 }
 
@@ -68,16 +69,19 @@ TEST(Samples, RequestIdsSortByIterationThenPromptThenSample) {
 // Tokens of a sequence as one comparable row.
 std::vector<std::vector<int32_t>> texts(const Samples& samples) {
   std::vector<std::vector<int32_t>> out;
-  for (int64_t i = 0; i < samples.size(); ++i) out.emplace_back(samples.tokens_of(i).begin(), samples.tokens_of(i).end());
+  for (int64_t i = 0; i < samples.size(); ++i)
+    out.emplace_back(samples.tokens_of(i).begin(), samples.tokens_of(i).end());
   return out;
 }
 
 TEST(Samples, SelectTakesAnyRowsInAnyOrder) {
   auto samples = some(6);
-  for (int64_t i = 0; i < samples.size(); ++i) samples.reward[static_cast<size_t>(i)] = static_cast<float>(i);
+  for (int64_t i = 0; i < samples.size(); ++i)
+    samples.reward[static_cast<size_t>(i)] = static_cast<float>(i);
   samples.ref_log_probs = samples.log_probs;
   const auto all = texts(samples);
-  for (const auto& rows : std::vector<std::vector<int64_t>>{{}, {5}, {0, 0, 0}, {5, 1, 3, 1}, {0, 1, 2, 3, 4, 5}}) {
+  for (const auto& rows :
+       std::vector<std::vector<int64_t>>{{}, {5}, {0, 0, 0}, {5, 1, 3, 1}, {0, 1, 2, 3, 4, 5}}) {
     const Samples got = samples.select(rows);
     got.check();
     ASSERT_EQ(got.size(), static_cast<int64_t>(rows.size()));
@@ -170,11 +174,12 @@ TEST(Samples, ADamagedByteNeverGivesColumnsThatDoNotFit) {
 TEST(Samples, RequestIdsHoldTheirPartsUpToTheLimits) {
   EXPECT_EQ(request_id(0xabcdef, 0x12345, 0x678, 0x9a), 0xabcdef123456789au);
   EXPECT_EQ(request_id((1 << 24) - 1, (1 << 20) - 1, 4095, 255), ~uint64_t{0});
-  const std::vector<std::pair<std::array<int64_t, 4>, const char*>> beyond{{{1 << 24, 0, 0, 0}, "iteration 16777216"},
-                                                                           {{0, 1 << 20, 0, 0}, "prompts of one batch 1048576"},
-                                                                           {{0, 0, 4096, 0}, "samples of one prompt 4096"},
-                                                                           {{0, 0, 0, 256}, "attempts 256"},
-                                                                           {{-1, 0, 0, 0}, "iteration -1"}};
+  const std::vector<std::pair<std::array<int64_t, 4>, const char*>> beyond{
+      {{1 << 24, 0, 0, 0}, "iteration 16777216"},
+      {{0, 1 << 20, 0, 0}, "prompts of one batch 1048576"},
+      {{0, 0, 4096, 0}, "samples of one prompt 4096"},
+      {{0, 0, 0, 256}, "attempts 256"},
+      {{-1, 0, 0, 0}, "iteration -1"}};
   for (const auto& [parts, says] : beyond) {
     try {
       request_id(parts[0], parts[1], parts[2], parts[3]);

@@ -15,7 +15,9 @@ TEST(Text, JoinsAndFormats) {
   EXPECT_EQ(text("row ", 3, " of '", std::string("a"), "'"), "row 3 of 'a'");
   EXPECT_EQ(text(std::string_view("a\0b", 3), '/', true, int8_t{'x'}), std::string("a\0b/1x", 6));
   EXPECT_EQ(text(INT64_MIN, " ", UINT64_MAX), "-9223372036854775808 18446744073709551615");
-  EXPECT_EQ(text(1e6, " ", 1.0 / 3, " ", -0.0f, " ", 1e-7, " ", std::numeric_limits<double>::infinity()), "1e+06 0.333333 -0 1e-07 inf");
+  EXPECT_EQ(
+      text(1e6, " ", 1.0 / 3, " ", -0.0f, " ", 1e-7, " ", std::numeric_limits<double>::infinity()),
+      "1e+06 0.333333 -0 1e-07 inf");
   EXPECT_EQ(join(std::vector<std::string>{"a", "b"}), "a, b");
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");
@@ -50,17 +52,26 @@ TEST(Checked, OverflowIsRefused) {
 }
 
 TEST(Text, BytesHaveTheUnitThatKeepsThemBelow1024) {
-  const std::vector<std::pair<double, const char*>> table{
-      {1, "1 B"},           {1023, "1023 B"},         {1024, "1.0 KiB"},        {-1536, "-1.5 KiB"},    {1023.9 * 1024, "1023.9 KiB"},
-      {1048575, "1.0 MiB"}, {1048576, "1.0 MiB"},     {140e9, "130.4 GiB"},     {0x1p40, "1.0 TiB"},    {0x1p60, "1024.0 PiB"}};
+  const std::vector<std::pair<double, const char*>> table{{1, "1 B"},
+                                                          {1023, "1023 B"},
+                                                          {1024, "1.0 KiB"},
+                                                          {-1536, "-1.5 KiB"},
+                                                          {1023.9 * 1024, "1023.9 KiB"},
+                                                          {1048575, "1.0 MiB"},
+                                                          {1048576, "1.0 MiB"},
+                                                          {140e9, "130.4 GiB"},
+                                                          {0x1p40, "1.0 TiB"},
+                                                          {0x1p60, "1024.0 PiB"}};
   for (const auto& [bytes, want] : table) EXPECT_EQ(human_bytes(bytes), want);
 }
 
 TEST(Text, SecondsAreRoundedIntoTheNextUnit) {
   const std::vector<std::pair<double, const char*>> table{
-      {0, "0.0 us"},           {9.994e-4, "999.4 us"},   {9.9996e-4, "1.0 ms"},      {0.9994, "999.4 ms"},    {0.99996, "1.0 s"},
-      {1, "1.0 s"},            {59.94, "59.9 s"},        {59.97, "1 min 0 s"},       {60, "1 min 0 s"},       {3599.4, "59 min 59 s"},
-      {3599.6, "1 h 0 min"},   {7199, "1 h 59 min"},     {86400, "24 h 0 min"},      {1e6, "277 h 46 min"}};
+      {0, "0.0 us"},           {9.994e-4, "999.4 us"}, {9.9996e-4, "1.0 ms"},
+      {0.9994, "999.4 ms"},    {0.99996, "1.0 s"},     {1, "1.0 s"},
+      {59.94, "59.9 s"},       {59.97, "1 min 0 s"},   {60, "1 min 0 s"},
+      {3599.4, "59 min 59 s"}, {3599.6, "1 h 0 min"},  {7199, "1 h 59 min"},
+      {86400, "24 h 0 min"},   {1e6, "277 h 46 min"}};
   for (const auto& [seconds, want] : table) EXPECT_EQ(human_seconds(seconds), want);
 }
 
@@ -83,7 +94,9 @@ TEST(Text, JoinPutsSeparatorsBetween) {
 
 // Distances by Levenshtein's definition: kitten-sitting 3, flaw-lawn 2, sunday-saturday 3.
 TEST(Text, NearestTakesTheFirstOfTheClosest) {
-  const auto among = [](const char* word, std::vector<std::string> candidates) { return nearest(word, candidates); };
+  const auto among = [](const char* word, std::vector<std::string> candidates) {
+    return nearest(word, candidates);
+  };
   EXPECT_EQ(among("flaw", {"lawn"}), "lawn");
   EXPECT_EQ(among("kitten", {"sitting"}), "") << "three of six letters";
   EXPECT_EQ(among("the kitten", {"the sitting"}), "the sitting") << "three of ten";
@@ -109,12 +122,18 @@ void expect_result(std::optional<T> want, const Action& action, const std::strin
 TEST(Checked, AgreesWithWideArithmetic) {
   for (int a = -128; a < 128; ++a) {
     for (int b = -128; b < 128; b += (b > -120 && b < 110 ? 13 : 1)) {
-      const auto narrow = [](int wide) { return wide >= -128 && wide < 128 ? std::optional(static_cast<int8_t>(wide)) : std::nullopt; };
+      const auto narrow = [](int wide) {
+        return wide >= -128 && wide < 128 ? std::optional(static_cast<int8_t>(wide)) : std::nullopt;
+      };
       const auto x = static_cast<int8_t>(a), y = static_cast<int8_t>(b);
-      expect_result<int8_t>(narrow(a + b), [&] { return checked_add(x, y); }, text(a, " + ", b));
-      expect_result<int8_t>(narrow(a * b), [&] { return checked_mul(x, y); }, text(a, " * ", b));
+      expect_result<int8_t>(
+          narrow(a + b), [&] { return checked_add(x, y); }, text(a, " + ", b));
+      expect_result<int8_t>(
+          narrow(a * b), [&] { return checked_mul(x, y); }, text(a, " * ", b));
     }
-    expect_result<uint8_t>(a < 0 ? std::nullopt : std::optional(static_cast<uint8_t>(a)), [&] { return checked_cast<uint8_t>(a); }, text(a));
+    expect_result<uint8_t>(
+        a < 0 ? std::nullopt : std::optional(static_cast<uint8_t>(a)),
+        [&] { return checked_cast<uint8_t>(a); }, text(a));
   }
 }
 

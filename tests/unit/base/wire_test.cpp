@@ -20,8 +20,8 @@ struct Shape {
   std::vector<std::string> words;
   std::vector<std::pair<std::string, int64_t>> counts;
   std::array<int16_t, 3> numbers{};
-  static constexpr auto fields =
-      std::tuple{&Shape::colour, &Shape::name, &Shape::points, &Shape::words, &Shape::counts, &Shape::numbers};
+  static constexpr auto fields = std::tuple{&Shape::colour, &Shape::name,   &Shape::points,
+                                            &Shape::words,  &Shape::counts, &Shape::numbers};
   bool operator==(const Shape&) const = default;
 };
 struct Pair {
@@ -29,7 +29,9 @@ struct Pair {
   uint32_t b = 2;
   static constexpr auto fields = std::tuple{&Pair::a, &Pair::b};
 };
-const Shape shape{Colour::green, std::string("a\0b", 3), {{1, 2.5}, {-3, 0}}, {"", "word\n"}, {{"n", -7}}, {1, 2, 3}};
+const Shape shape{Colour::green,       std::string("a\0b", 3),
+                  {{1, 2.5}, {-3, 0}}, {"", "word\n"},
+                  {{"n", -7}},         {1, 2, 3}};
 
 TEST(Wire, ValuesGoThereAndBack) {
   EXPECT_EQ(from_bytes<Shape>(to_bytes(shape)), shape);
@@ -47,7 +49,8 @@ TEST(Wire, HasTheDocumentedForm) {
 
 TEST(Wire, BytesThatDoNotFitAreRefused) {
   const std::string bytes = to_bytes(shape);
-  for (size_t cut = 0; cut < bytes.size(); ++cut) EXPECT_THROW(from_bytes<Shape>(bytes.substr(0, cut)), UserError) << cut;
+  for (size_t cut = 0; cut < bytes.size(); ++cut)
+    EXPECT_THROW(from_bytes<Shape>(bytes.substr(0, cut)), UserError) << cut;
   EXPECT_THROW(from_bytes<Shape>(bytes + "x"), UserError);
   try {
     from_bytes<std::vector<double>>(to_bytes(uint64_t{1} << 61), "the letter");

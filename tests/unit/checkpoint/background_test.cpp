@@ -50,7 +50,8 @@ TEST_P(Background, SavesWhatTheShardsHeldAtTheStart) {
   }
 }
 
-// The "optimizer" overtakes a writer that is slow for the whole of the save: it has to wait for what was copied before.
+// The "optimizer" overtakes a writer that is slow for the whole of the save: it has to wait for
+// what was copied before.
 TEST_P(Background, CopiesNoMoreAtATimeThanIsAllowed) {
   const SharedFolder folder;
   BackgroundWriter writer(world(), GetParam() && thread_multiple());
@@ -62,7 +63,8 @@ TEST_P(Background, CopiesNoMoreAtATimeThanIsAllowed) {
     largest = std::max(largest, static_cast<int64_t>(storage.size()));
     all += static_cast<int64_t>(storage.size());
   }
-  for (const auto& [step, most, bound] : {std::tuple{1, largest, largest}, {2, int64_t{0}, largest}, {3, anything, all}}) {
+  for (const auto& [step, most, bound] :
+       {std::tuple{1, largest, largest}, {2, int64_t{0}, largest}, {3, anything, all}}) {
     TestShards shards(world().rank(), world().size(), static_cast<uint64_t>(step));
     writer.start(folder.path(), step, shards.content, options, most);
     for (size_t t = 0; t < shards.storage.size(); ++t) {

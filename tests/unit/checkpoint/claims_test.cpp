@@ -1,11 +1,12 @@
-// Claims of the run lock as files: odd names, damaged texts, a full disk. Each rank has a folder of its own.
+// Claims of the run lock as files: odd names, damaged texts, a full disk. Each rank has a folder of
+// its own.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <fcntl.h>
 #include <fstream>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -18,7 +19,8 @@ namespace {
 std::atomic<bool> answers_get_lost{false};
 }
 
-// In place of the C library's: a file server whose answer was lost, and who says of the second question that the name is there.
+// In place of the C library's: a file server whose answer was lost, and who says of the second
+// question that the name is there.
 extern "C" int link(const char* from, const char* to) noexcept {
   const int made = ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
   if (made != 0 || !answers_get_lost) return made;
@@ -36,7 +38,9 @@ using testing::IsEmpty;
 class Claims : public testing::Test {
  protected:
   std::filesystem::path file(const std::string& name) const { return folder.path() / name; }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(file(name)) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+  }
   LockHolder holder(int64_t fence) const {
     LockHolder out = this_process();
     out.fence = fence;
@@ -44,7 +48,8 @@ class Claims : public testing::Test {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) out.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      out.push_back(entry.path().filename().string());
     std::sort(out.begin(), out.end());
     return out;
   }
@@ -52,9 +57,13 @@ class Claims : public testing::Test {
 };
 
 TEST_F(Claims, AreFilesOfANumberAndNothingElse) {
-  for (const char* name : {".run.lock.2", ".run.lock.10", ".run.lock.9", ".run.lock.0", ".run.lock.123456789012345678"}) write(name, "");
-  for (const char* name : {".run.lock.", ".run.lock.-1", ".run.lock.+1", ".run.lock.1a", ".run.lock. 1", ".run.lock.1.5", ".run.lock.new.7.8", "run.lock.3", "x.run.lock.3",
-                           ".run.lock.1234567890123456789", ".run.lock.99999999999999999999999", ".run.lock.007", ".run.lock.00"}) {
+  for (const char* name : {".run.lock.2", ".run.lock.10", ".run.lock.9", ".run.lock.0",
+                           ".run.lock.123456789012345678"})
+    write(name, "");
+  for (const char* name : {".run.lock.", ".run.lock.-1", ".run.lock.+1", ".run.lock.1a",
+                           ".run.lock. 1", ".run.lock.1.5", ".run.lock.new.7.8", "run.lock.3",
+                           "x.run.lock.3", ".run.lock.1234567890123456789",
+                           ".run.lock.99999999999999999999999", ".run.lock.007", ".run.lock.00"}) {
     write(name, "");
   }
   EXPECT_THAT(claimed_fences(folder.path()), ElementsAre(123456789012345678, 10, 9, 2, 0));
@@ -85,7 +94,9 @@ TEST_F(Claims, SayWhatTheirHolderSaid) {
   EXPECT_EQ(to_json(read->holder), to_json(mine));
   EXPECT_EQ(read->holder.pid, mine.pid);
   EXPECT_EQ(read->holder.folder, UINT64_MAX);
-  EXPECT_EQ(describe(read->holder), "job slurm 4711 restart 2 of cluster blue, host n\"1\\, pid 1099511627776, since 2026-11-21T14:03:33Z");
+  EXPECT_EQ(describe(read->holder),
+            "job slurm 4711 restart 2 of cluster blue, host n\"1\\, pid 1099511627776, since "
+            "2026-11-21T14:03:33Z");
 }
 
 TEST_F(Claims, OneNumberIsForOneHolder) {
@@ -95,7 +106,8 @@ TEST_F(Claims, OneNumberIsForOneHolder) {
   late.host = "other";
   EXPECT_FALSE(try_claim(folder.path(), late));
   EXPECT_NE(current_claim(folder.path())->holder.host, "other");
-  EXPECT_FALSE(try_claim(folder.path(), holder(3))) << "a number that was freed, below the holder's";
+  EXPECT_FALSE(try_claim(folder.path(), holder(3)))
+      << "a number that was freed, below the holder's";
   EXPECT_THAT(claimed_fences(folder.path()), ElementsAre(4)) << "and it is free again";
   EXPECT_TRUE(try_claim(folder.path(), holder(5)));
   remove_claims_below(folder.path(), 5);
@@ -136,7 +148,9 @@ TEST_F(Claims, EveryFieldIsNeededAndOfItsType) {
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    EXPECT_EQ(code(without, &message), key == "folder" || key == "cluster" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
+    EXPECT_EQ(code(without, &message),
+              key == "folder" || key == "cluster" ? ExitCode::done : ExitCode::locked)
+        << key;  // older versions did not write it
     for (const auto& wrong : {nlohmann::ordered_json::array(), nlohmann::ordered_json(1.5555e66)}) {
       auto other = whole;
       other[key] = wrong;
@@ -155,7 +169,8 @@ TEST_F(Claims, CutShortAtAnyByteTheyAreRefused) {
   }
 }
 
-// Its number is that of its name: a run that counted from the text would try to get past the name for ever.
+// Its number is that of its name: a run that counted from the text would try to get past the name
+// for ever.
 TEST_F(Claims, ACopyUnderAnotherNumberIsRefused) {
   write(".run.lock.9", to_json(holder(3)));
   std::string message;
@@ -185,10 +200,14 @@ TEST_F(Claims, ACheckpointOfAFenceThatNobodyCountedToIsRefused) {
     manifest.step = 3;
     manifest.fence = fence;
     std::filesystem::create_directories(file("ckpt/step-000003"));
-    for (const char* name : {"data.h5", "index.bin"}) write(std::string("ckpt/step-000003/") + name, "");
+    for (const char* name : {"data.h5", "index.bin"})
+      write(std::string("ckpt/step-000003/") + name, "");
     write("ckpt/step-000003/manifest.json", to_json(manifest));
     std::string message;
-    EXPECT_EQ(code_of([&] { RunLock(comm::CommView{}, file("run"), {.checkpoints = file("ckpt")}); }, &message), ExitCode::bad_data);
+    EXPECT_EQ(
+        code_of([&] { RunLock(comm::CommView{}, file("run"), {.checkpoints = file("ckpt")}); },
+                &message),
+        ExitCode::bad_data);
     EXPECT_THAT(message, HasSubstr("step-000003 has the fence"));
   }
 }

@@ -14,7 +14,8 @@ using test::world;
 
 std::optional<int64_t> load(const comm::CommView& comm, const std::filesystem::path& folder) {
   return load_newest(comm, folder, [&](Reader& reader) {
-    expect_test_content(reader, comm.rank(), comm.size(), static_cast<uint64_t>(reader.manifest().step));
+    expect_test_content(reader, comm.rank(), comm.size(),
+                        static_cast<uint64_t>(reader.manifest().step));
   });
 }
 
@@ -25,9 +26,7 @@ bool dies(F&& work) {
   if (child == 0) {
     try {
       work();
-    } catch (...) {
-      ::_exit(3);
-    }
+    } catch (...) { ::_exit(3); }
     ::_exit(0);
   }
   int status = 0;
@@ -37,7 +36,8 @@ bool dies(F&& work) {
 
 // One process without MPI, so that the child of a fork can save.
 TEST(Commit, OldOrNewAfterACrashAtEveryPoint) {
-  if (world().size() > 1) GTEST_SKIP() << "one process: children of a fork cannot use MPI (the np 2 case is tests/fault)";
+  if (world().size() > 1)
+    GTEST_SKIP() << "one process: children of a fork cannot use MPI (the np 2 case is tests/fault)";
   const comm::CommView alone;
   bool committed = false;
   for (const std::string& point : crash_points()) {
@@ -56,7 +56,8 @@ TEST(Commit, OldOrNewAfterACrashAtEveryPoint) {
     save_test(alone, folder.path(), 20);
     EXPECT_EQ(load(alone, folder.path()), 20) << point;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-      EXPECT_FALSE(entry.path().filename().string().ends_with(".tmp")) << point << " left " << entry.path();
+      EXPECT_FALSE(entry.path().filename().string().ends_with(".tmp"))
+          << point << " left " << entry.path();
     }
   }
   EXPECT_TRUE(committed);
@@ -81,10 +82,13 @@ TEST(Commit, AnEndBetweenTheRenamesOfAnExchangeLosesNoCheckpoint) {
     remove_leftovers(folder.path());
     const bool is_new = std::filesystem::exists(folder.path() / "step-000020" / "new");
     EXPECT_EQ(is_new, point != "ckpt.moved_aside") << point;
-    EXPECT_EQ(std::filesystem::exists(folder.path() / "step-000020" / "manifest.json"), !is_new) << point;
-    EXPECT_EQ(load(alone, folder.path()), is_new ? 10 : 20) << point;  // the made-up one holds nothing
+    EXPECT_EQ(std::filesystem::exists(folder.path() / "step-000020" / "manifest.json"), !is_new)
+        << point;
+    EXPECT_EQ(load(alone, folder.path()), is_new ? 10 : 20)
+        << point;  // the made-up one holds nothing
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-      EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << point << " left " << entry.path();
+      EXPECT_FALSE(entry.path().filename().string().starts_with("."))
+          << point << " left " << entry.path();
     }
   }
 }
@@ -93,7 +97,8 @@ TEST(Commit, AnExchangeThatFailsHalfWayPutsTheOldOneBack) {
   if (world().rank() != 0) return;
   const SharedFolder folder{comm::CommView{}};
   std::filesystem::create_directory(folder.path() / "old");
-  EXPECT_EQ(code_of([&] { exchange_by_renames(folder.path() / "missing", folder.path() / "old"); }), ExitCode::input_missing);
+  EXPECT_EQ(code_of([&] { exchange_by_renames(folder.path() / "missing", folder.path() / "old"); }),
+            ExitCode::input_missing);
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "old"));
 }
 
@@ -104,11 +109,13 @@ TEST(Commit, EveryFailedCallIsAnAgreedErrorAndKeepsTheOldOne) {
   for (const char* operation : {"mkdir", "open", "write", "fsync", "close", "rename"}) {
     for (int64_t call = 1; call <= 40; ++call) {
       // On the last rank only: the others must hear of it.
-      if (world().rank() == world().size() - 1) set_faults({.operation = operation, .call = call, .error = ENOSPC});
+      if (world().rank() == world().size() - 1)
+        set_faults({.operation = operation, .call = call, .error = ENOSPC});
       std::string message;
       const ExitCode code = code_of([&] { save_test(world(), folder.path(), 20); }, &message);
       set_faults({});
-      EXPECT_TRUE(world().all(code == ExitCode::done) || world().all(code == ExitCode::io_error)) << operation << " " << call;
+      EXPECT_TRUE(world().all(code == ExitCode::done) || world().all(code == ExitCode::io_error))
+          << operation << " " << call;
       if (code == ExitCode::done) break;  // fewer calls than that
       ++failures;
       EXPECT_THAT(message, testing::HasSubstr(std::filesystem::path(folder.path()).string()));
@@ -116,7 +123,8 @@ TEST(Commit, EveryFailedCallIsAnAgreedErrorAndKeepsTheOldOne) {
       EXPECT_EQ(list_steps(folder.path()), std::vector<int64_t>{10});
       if (world().rank() == 0) {
         for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-          EXPECT_FALSE(entry.path().filename().string().starts_with(".step")) << operation << " " << call;
+          EXPECT_FALSE(entry.path().filename().string().starts_with(".step"))
+              << operation << " " << call;
         }
       }
       world().barrier();
@@ -137,7 +145,8 @@ TEST(Commit, KeepsTheLastOnesAndPointsAtTheNewest) {
   latest >> name;
   EXPECT_EQ(name, "step-000004");
   EXPECT_EQ(load(world(), folder.path()), 4);
-  EXPECT_EQ(code_of([&] { save_test(world(), folder.path(), 5, {.keep = 1}); }), ExitCode::configuration);
+  EXPECT_EQ(code_of([&] { save_test(world(), folder.path(), 5, {.keep = 1}); }),
+            ExitCode::configuration);
 }
 
 TEST(Commit, SaysWhichOneGoesWhileItIsThere) {
@@ -147,13 +156,16 @@ TEST(Commit, SaysWhichOneGoesWhileItIsThere) {
     EXPECT_TRUE(std::filesystem::exists(folder.path() / folder_name(step) / "data.h5")) << step;
     gone.push_back(step);
   };
-  for (const int64_t step : {1, 2, 3, 4, 5}) save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2, .before_removal = before_removal});
+  for (const int64_t step : {1, 2, 3, 4, 5})
+    save_test(world(), folder.path(), step,
+              {.keep = 2, .pinned = 2, .before_removal = before_removal});
   EXPECT_EQ(gone, world().rank() == 0 ? (std::vector<int64_t>{1, 3}) : std::vector<int64_t>{});
 }
 
 TEST(Commit, KeepsThePinnedOneInAddition) {
   const SharedFolder folder;
-  for (const int64_t step : {1, 2, 3, 4, 5}) save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2});
+  for (const int64_t step : {1, 2, 3, 4, 5})
+    save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2});
   world().barrier();
   EXPECT_EQ(list_steps(folder.path()), (std::vector<int64_t>{5, 4, 2}));
 }
@@ -162,7 +174,8 @@ TEST(Commit, ReplacesACheckpointOfTheSameStep) {
   const SharedFolder folder;
   save_test(world(), folder.path(), 1);
   save_test(world(), folder.path(), 2);
-  if (world().rank() == 0) std::filesystem::resize_file(folder.path() / "step-000002/data.h5", 1000);
+  if (world().rank() == 0)
+    std::filesystem::resize_file(folder.path() / "step-000002/data.h5", 1000);
   world().barrier();
   EXPECT_EQ(load(world(), folder.path()), 1);
   save_test(world(), folder.path(), 2);
@@ -173,7 +186,8 @@ TEST(Commit, ReplacesACheckpointOfTheSameStep) {
 TEST(Commit, ARenamedFolderIsNotLoadedForAnotherStep) {
   const SharedFolder folder;
   for (const int64_t step : {1, 2}) save_test(world(), folder.path(), step);
-  if (world().rank() == 0) std::filesystem::rename(folder.path() / "step-000001", folder.path() / "step-000009");
+  if (world().rank() == 0)
+    std::filesystem::rename(folder.path() / "step-000001", folder.path() / "step-000009");
   world().barrier();
   EXPECT_EQ(load(world(), folder.path()), 2);
   save_test(world(), folder.path(), 9);  // in its place
@@ -185,25 +199,29 @@ TEST(Commit, TheLaterFenceIsTheNewerOne) {
   const SharedFolder folder;
   {
     RunLock lock(world(), folder.path());
-    for (const int64_t step : {10, 20, 30}) save_test(world(), folder.path() / "ckpt", step, {.keep = 3, .lock = &lock});
+    for (const int64_t step : {10, 20, 30})
+      save_test(world(), folder.path() / "ckpt", step, {.keep = 3, .lock = &lock});
   }
   world().barrier();
   RunLock lock(world(), folder.path());
   EXPECT_EQ(lock.fence(), 2);
-  save_test(world(), folder.path() / "ckpt", 15, {.keep = 2, .resumed_from = Position{1, 30}, .lock = &lock});
+  save_test(world(), folder.path() / "ckpt", 15,
+            {.keep = 2, .resumed_from = Position{1, 30}, .lock = &lock});
   EXPECT_EQ(load(world(), folder.path() / "ckpt"), 15);
   world().barrier();
   EXPECT_EQ(list_steps(folder.path() / "ckpt"), (std::vector<int64_t>{30, 15}));
   EXPECT_EQ(list_committed(folder.path() / "ckpt"), (std::vector<Position>{{2, 15}, {1, 30}}));
 }
 
-// What lies after the point that a run went back to is not this run's to remove, and does not count.
+// What lies after the point that a run went back to is not this run's to remove, and does not
+// count.
 TEST(Commit, NothingNewerThanTheResumePointGoes) {
   const SharedFolder folder;
   const auto ckpt = folder.path() / "ckpt";
   {
     RunLock lock(world(), folder.path());
-    for (const int64_t step : {10, 20, 30, 40}) save_test(world(), ckpt, step, {.keep = 9, .lock = &lock});
+    for (const int64_t step : {10, 20, 30, 40})
+      save_test(world(), ckpt, step, {.keep = 9, .lock = &lock});
   }
   world().barrier();
   RunLock lock(world(), folder.path());
@@ -215,7 +233,8 @@ TEST(Commit, NothingNewerThanTheResumePointGoes) {
   world().barrier();
   EXPECT_EQ(list_steps(ckpt), (std::vector<int64_t>{40, 30, 23, 22}));
   world().barrier();
-  save_test(world(), ckpt, 24, {.keep = 2, .lock = &lock});  // a run that began from nothing: only its own
+  save_test(world(), ckpt, 24,
+            {.keep = 2, .lock = &lock});  // a run that began from nothing: only its own
   world().barrier();
   EXPECT_EQ(list_steps(ckpt), (std::vector<int64_t>{40, 30, 24, 23}));
 }

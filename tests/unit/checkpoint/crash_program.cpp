@@ -1,5 +1,5 @@
-// A job for crash_points.sh: saves one step of the test content, or loads the newest checkpoint, compares it with what was saved
-// and prints its step.
+// A job for crash_points.sh: saves one step of the test content, or loads the newest checkpoint,
+// compares it with what was saved and prints its step.
 #include <cstdio>
 #include <string>
 
@@ -21,10 +21,12 @@ int main(int argc, char** argv) {
       return 0;
     }
     const auto step = checkpoint::load_newest(world, folder, [&](checkpoint::Reader& reader) {
-      checkpoint::expect_test_content(reader, world.rank(), world.size(), static_cast<uint64_t>(reader.manifest().step));
+      checkpoint::expect_test_content(reader, world.rank(), world.size(),
+                                      static_cast<uint64_t>(reader.manifest().step));
     });
     const bool good = world.all(!testing::Test::HasFailure());
-    if (world.rank() == 0) std::printf("%ld %s\n", step ? static_cast<long>(*step) : -1L, good ? "whole" : "WRONG");
+    if (world.rank() == 0)
+      std::printf("%ld %s\n", step ? static_cast<long>(*step) : -1L, good ? "whole" : "WRONG");
     return good ? 0 : 1;
   } catch (const UserError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "%s\n", error.what());

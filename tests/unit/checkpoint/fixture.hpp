@@ -1,5 +1,5 @@
-// A small model's checkpoint on any number of ranks: values are a function of (dataset, element), so a reader at another rank count
-// knows what to expect.
+// A small model's checkpoint on any number of ranks: values are a function of (dataset, element),
+// so a reader at another rank count knows what to expect.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,11 +23,15 @@ namespace trireme::checkpoint {
 // A folder of this test that all ranks see, removed at the end. Collective.
 class SharedFolder {
  public:
-  explicit SharedFolder(const comm::CommView& comm = test::world(), const std::string& below = "") : comm_(comm) {
+  explicit SharedFolder(const comm::CommView& comm = test::world(), const std::string& below = "")
+      : comm_(comm) {
     std::string name;
     if (comm.rank() == 0) {
       const char* base = std::getenv("TRIREME_BINARY_DIR");
-      std::string pattern = below.empty() ? (std::filesystem::path(base ? base : ".") / "checkpoint_test.XXXXXX").string() : below + "/t.XXXXXX";
+      std::string pattern =
+          below.empty()
+              ? (std::filesystem::path(base ? base : ".") / "checkpoint_test.XXXXXX").string()
+              : below + "/t.XXXXXX";
       name = ::mkdtemp(pattern.data());
     }
     path_ = comm.broadcast(name, 0);
@@ -64,16 +68,19 @@ inline std::vector<TestTensor> test_tensors() {
 
 // Byte b of element e of tensor t in save number `salt`.
 inline std::byte test_byte(size_t tensor, int64_t byte, uint64_t salt) {
-  const auto x = (static_cast<uint64_t>(byte) * 0x9E3779B97F4A7C15ull) ^ (tensor * 0xD1B54A32D192ED03ull) ^ (salt * 0x2545F4914F6CDD1Dull);
+  const auto x = (static_cast<uint64_t>(byte) * 0x9E3779B97F4A7C15ull) ^
+                 (tensor * 0xD1B54A32D192ED03ull) ^ (salt * 0x2545F4914F6CDD1Dull);
   return static_cast<std::byte>((x >> 29) & 0xff);
 }
 
-inline std::vector<std::byte> test_values(size_t tensor, const TestTensor& t, const base::Block& block, uint64_t salt) {
+inline std::vector<std::byte> test_values(size_t tensor, const TestTensor& t,
+                                          const base::Block& block, uint64_t salt) {
   const auto size = static_cast<int64_t>(comm::size_of(t.type));
   std::vector<std::byte> out;
   for (int64_t r = 0; r < block.rows; ++r) {
     for (int64_t b = 0; b < block.columns * size; ++b) {
-      out.push_back(test_byte(tensor, ((block.row + r) * t.spec.columns() + block.column) * size + b, salt));
+      out.push_back(
+          test_byte(tensor, ((block.row + r) * t.spec.columns() + block.column) * size + b, salt));
     }
   }
   return out;
@@ -94,14 +101,16 @@ struct TestShards {
         block = {0, spec.rows(), begin, spec.columns() * (rank + 1) / ranks - begin};
       }
       storage.push_back(test_values(t, tensors[t], block, salt));
-      content.datasets.push_back({spec.name, spec.shape, tensors[t].type, block, storage.back().data()});
+      content.datasets.push_back(
+          {spec.name, spec.shape, tensors[t].type, block, storage.back().data()});
     }
     content.state = "{\"iteration\": " + std::to_string(salt) + "}";
   }
 };
 
 // Reads this rank's part of everything and compares.
-inline void expect_test_content(Reader& reader, int rank, int ranks, uint64_t salt, bool by_columns = false) {
+inline void expect_test_content(Reader& reader, int rank, int ranks, uint64_t salt,
+                                bool by_columns = false) {
   TestShards expected(rank, ranks, salt, by_columns);
   std::vector<std::vector<std::byte>> into;
   std::vector<ReadRequest> requests;
@@ -112,12 +121,14 @@ inline void expect_test_content(Reader& reader, int rank, int ranks, uint64_t sa
   }
   reader.read(requests);
   for (size_t t = 0; t < into.size(); ++t) {
-    EXPECT_TRUE(into[t] == expected.storage[t]) << expected.content.datasets[t].path << " on rank " << rank << " of " << ranks;
+    EXPECT_TRUE(into[t] == expected.storage[t])
+        << expected.content.datasets[t].path << " on rank " << rank << " of " << ranks;
   }
   EXPECT_EQ(reader.state(), expected.content.state);
 }
 
-inline SaveReport save_test(const comm::CommView& comm, const std::filesystem::path& folder, int64_t step, SaveOptions options = {}) {
+inline SaveReport save_test(const comm::CommView& comm, const std::filesystem::path& folder,
+                            int64_t step, SaveOptions options = {}) {
   const TestShards shards(comm.rank(), comm.size(), static_cast<uint64_t>(step));
   return save(comm, folder, step, shards.content, options);
 }

@@ -61,7 +61,9 @@ TEST(Index, ColumnsBeyondAnInteger) {
 TEST(Index, RefusesEveryTruncationAndSurvivesEveryFlip) {
   const std::string bytes = to_bytes(sample_entries());
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_EQ(code_of([&] { index_from_bytes(std::string_view(bytes).substr(0, size), "index"); }), ExitCode::bad_data) << size;
+    EXPECT_EQ(code_of([&] { index_from_bytes(std::string_view(bytes).substr(0, size), "index"); }),
+              ExitCode::bad_data)
+        << size;
   }
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string changed = bytes;
@@ -99,17 +101,21 @@ TEST(Manifest, RefusesEveryChange) {
       if (text[i] == replacement) continue;
       std::string changed = text;
       changed[i] = replacement;
-      EXPECT_EQ(code_of([&] { manifest_from_json(changed, "m"); }), ExitCode::bad_data) << "byte " << i << " as " << replacement;
+      EXPECT_EQ(code_of([&] { manifest_from_json(changed, "m"); }), ExitCode::bad_data)
+          << "byte " << i << " as " << replacement;
     }
-    EXPECT_EQ(code_of([&] { manifest_from_json(text.substr(0, i), "m"); }), ExitCode::bad_data) << i;
+    EXPECT_EQ(code_of([&] { manifest_from_json(text.substr(0, i), "m"); }), ExitCode::bad_data)
+        << i;
   }
-  EXPECT_EQ(code_of([&] { manifest_from_json(std::string(100000, '['), "m"); }), ExitCode::bad_data);
+  EXPECT_EQ(code_of([&] { manifest_from_json(std::string(100000, '['), "m"); }),
+            ExitCode::bad_data);
 }
 
 TEST(Manifest, OnlyStepFoldersAreCheckpoints) {
   EXPECT_EQ(step_of("step-000120"), 120);
   EXPECT_EQ(step_of("step-1234567"), 1234567);
-  for (const char* name : {"step-", "step-12", "step-00012a", ".step-000120.1.tmp", "step-000120.old", "latest", "step--00001"}) {
+  for (const char* name : {"step-", "step-12", "step-00012a", ".step-000120.1.tmp",
+                           "step-000120.old", "latest", "step--00001"}) {
     EXPECT_EQ(step_of(name), -1) << name;
   }
   EXPECT_EQ(folder_name(1234567), "step-1234567");

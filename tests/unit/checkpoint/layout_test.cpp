@@ -16,7 +16,8 @@ std::string output_of(const std::string& command) {
   std::string out;
   FILE* pipe = ::popen(command.c_str(), "r");
   std::array<char, 4096> buffer{};
-  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe)) out.append(buffer.data(), got);
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    out.append(buffer.data(), got);
   const int status = ::pclose(pipe);
   return status == 0 ? out : "exit status " + std::to_string(status) + ": " + out;
 }
@@ -25,10 +26,12 @@ TEST(Layout, NamesAndGlobalShapesShowInH5ls) {
   const SharedFolder folder;
   save_test(world(), folder.path(), 1);
   if (world().rank() != 0) return;
-  if (std::system("command -v h5ls > /dev/null") != 0) GTEST_SKIP() << "no h5ls: install hdf5-tools";
+  if (std::system("command -v h5ls > /dev/null") != 0)
+    GTEST_SKIP() << "no h5ls: install hdf5-tools";
   const std::string file = (folder.path() / "step-000001/data.h5").string();
   const std::string list = output_of("h5ls -r " + file);
-  EXPECT_THAT(list, testing::ContainsRegex("/actor/weight/model.embed_tokens.weight +Dataset \\{1031, 96\\}"));
+  EXPECT_THAT(list, testing::ContainsRegex(
+                        "/actor/weight/model.embed_tokens.weight +Dataset \\{1031, 96\\}"));
   EXPECT_THAT(list, testing::ContainsRegex("/critic/weight/conv +Dataset \\{5, 4, 3\\}"));
   EXPECT_THAT(list, testing::ContainsRegex("/state +Dataset \\{SCALAR\\}"));
   EXPECT_THAT(output_of("h5dump -d /state " + file), testing::HasSubstr("{\"iteration\": 1}"));
@@ -43,16 +46,21 @@ TEST(Layout, TheLibraryReadsTheValues) {
   const bool mine = world().rank() == world().size() - 1;
   const base::Block block = mine ? base::Block{0, 4, 0, 1} : base::Block{};
   save(world(), folder.path(), 1,
-       {{{"/a/f32", {4}, comm::DType::f32, block, f32.data()}, {"/a/bf16", {4}, comm::DType::bf16, block, bf16.data()}}, "{}"});
+       {{{"/a/f32", {4}, comm::DType::f32, block, f32.data()},
+         {"/a/bf16", {4}, comm::DType::bf16, block, bf16.data()}},
+        "{}"});
   if (world().rank() != 0) return;
-  const hid_t file = H5Fopen((folder.path() / "step-000001/data.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t file =
+      H5Fopen((folder.path() / "step-000001/data.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   ASSERT_GE(file, 0);
   for (const char* name : {"/a/f32", "/a/bf16"}) {
     const hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
     std::vector<float> got(4);
     ASSERT_GE(H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, got.data()), 0);
     for (size_t i = 0; i < 4; ++i) {
-      const float expected = std::string(name) == "/a/f32" ? f32[i] : std::bit_cast<float>(static_cast<uint32_t>(bf16[i]) << 16);
+      const float expected = std::string(name) == "/a/f32"
+                                 ? f32[i]
+                                 : std::bit_cast<float>(static_cast<uint32_t>(bf16[i]) << 16);
       EXPECT_EQ(got[i], expected) << name;
     }
     H5Dclose(dataset);

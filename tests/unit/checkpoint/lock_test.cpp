@@ -27,7 +27,8 @@ TEST(RunLock, ASecondRunIsRefusedByName) {
   EXPECT_TRUE(lock.still_mine());
   std::string message;
   EXPECT_EQ(code_of([&] { RunLock(world(), folder.path()); }, &message), ExitCode::locked);
-  EXPECT_THAT(message, testing::HasSubstr("pid " + std::to_string(world().broadcast_value<int>(::getpid(), 0))));
+  EXPECT_THAT(message, testing::HasSubstr(
+                           "pid " + std::to_string(world().broadcast_value<int>(::getpid(), 0))));
   EXPECT_THAT(message, testing::HasSubstr("since 20"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "run.lock"));
   world().barrier();  // rank 0 releases the lock at the end of its scope
@@ -51,7 +52,9 @@ TEST(RunLock, NoFileOfItIsForMoreThanTheUmaskAllows) {
     const RunLock lock(world(), folder.path());
     world().barrier();
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-      EXPECT_EQ(entry.status().permissions() & (std::filesystem::perms::group_all | std::filesystem::perms::others_all), std::filesystem::perms::none)
+      EXPECT_EQ(entry.status().permissions() &
+                    (std::filesystem::perms::group_all | std::filesystem::perms::others_all),
+                std::filesystem::perms::none)
           << entry.path();
     }
     world().barrier();
@@ -103,15 +106,14 @@ TEST(RunLock, TheOvertakenRunCommitsNothing) {
   }
   world().barrier();
   EXPECT_EQ(lock.still_mine(), world().rank() != 0);
-  EXPECT_EQ(code_of([&] { save_test(world(), folder.path() / "ckpt", 2, {.lock = &lock}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] { save_test(world(), folder.path() / "ckpt", 2, {.lock = &lock}); }),
+            ExitCode::locked);
   EXPECT_EQ(list_steps(folder.path() / "ckpt"), std::vector<int64_t>{1});
 }
 
 // The claim of a process that does not exist any more.
 void leave_claim(const std::filesystem::path& folder, LockHolder holder) {
-  if (world().rank() == 0) {
-    EXPECT_TRUE(try_claim(folder, holder));
-  }
+  if (world().rank() == 0) { EXPECT_TRUE(try_claim(folder, holder)); }
   world().barrier();
 }
 
@@ -123,7 +125,8 @@ class Heart {
     thread_ = std::thread([this, claim] {
       while (!done_) {
         std::error_code taken_over;
-        std::filesystem::last_write_time(claim, std::filesystem::file_time_type::clock::now(), taken_over);
+        std::filesystem::last_write_time(claim, std::filesystem::file_time_type::clock::now(),
+                                         taken_over);
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     });
@@ -169,9 +172,13 @@ TEST(RunLock, AnUnknownHolderNeedsSilenceAndTakeOver) {
   far.namespace_id = "another boot";
   far.fence = 1;
   leave_claim(folder.path(), far);
-  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.05}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.05}); }),
+            ExitCode::locked);
   // Its heart beat a moment ago.
-  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 100, .take_over = true}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] {
+              RunLock(world(), folder.path(), {.heartbeat_seconds = 100, .take_over = true});
+            }),
+            ExitCode::locked);
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   world().barrier();
   const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.05, .take_over = true});
@@ -181,7 +188,8 @@ TEST(RunLock, AnUnknownHolderNeedsSilenceAndTakeOver) {
 TEST(RunLock, AHolderFromBeforeARebootIsTakenOverWhenItsHeartStandsStill) {
   const SharedFolder folder;
   LockHolder before = this_process();
-  before.namespace_id = "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
+  before.namespace_id =
+      "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
   before.fence = 1;
   leave_claim(folder.path(), before);
   {
@@ -194,10 +202,12 @@ TEST(RunLock, AHolderFromBeforeARebootIsTakenOverWhenItsHeartStandsStill) {
   before.fence = 3;
   leave_claim(folder.path(), before);
   const Heart heart(claim_path(folder.path(), 3));
-  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }),
+            ExitCode::locked);
 }
 
-// Clients of some network file systems number folders each for itself: its number says that the claim was copied, its heart that it was not.
+// Clients of some network file systems number folders each for itself: its number says that the
+// claim was copied, its heart that it was not.
 TEST(RunLock, AClaimOfAnotherFolderIsACopyUnlessItsHeartBeats) {
   const SharedFolder folder;
   LockHolder far = this_process();
@@ -208,7 +218,8 @@ TEST(RunLock, AClaimOfAnotherFolderIsACopyUnlessItsHeartBeats) {
   leave_claim(folder.path(), far);
   {
     const Heart heart(claim_path(folder.path(), 1));
-    EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+    EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }),
+              ExitCode::locked);
   }
   {
     const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
@@ -221,7 +232,8 @@ TEST(RunLock, AClaimOfAnotherFolderIsACopyUnlessItsHeartBeats) {
   far.fence = 3;
   leave_claim(folder.path(), far);
   const Heart heart(claim_path(folder.path(), 3));
-  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }),
+            ExitCode::locked);
 }
 
 TEST(RunLock, ACopyThatKeptTheTimesIsNotListenedTo) {
@@ -232,10 +244,13 @@ TEST(RunLock, ACopyThatKeptTheTimesIsNotListenedTo) {
   far.fence = 1;
   leave_claim(folder.path(), far);
   if (world().rank() == 0) {  // as `cp -a` leaves it, of a run that died years ago
-    std::filesystem::last_write_time(claim_path(folder.path(), 1), std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 3650));
+    std::filesystem::last_write_time(
+        claim_path(folder.path(), 1),
+        std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 3650));
   }
   world().barrier();
-  const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 1e6});  // listening to it would take a month
+  const RunLock lock(world(), folder.path(),
+                     {.heartbeat_seconds = 1e6});  // listening to it would take a month
   EXPECT_EQ(lock.fence(), 2);
 }
 
@@ -243,14 +258,16 @@ TEST(RunLock, ACopyThatKeptTheTimesIsNotListenedTo) {
 TEST(RunLock, TheLocksOfADeadRunAreListenedToOnce) {
   const SharedFolder folder;
   LockHolder before = this_process();
-  before.namespace_id = "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
+  before.namespace_id =
+      "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
   before.fence = 1;
   std::filesystem::create_directories(folder.path() / "ckpt");
   leave_claim(folder.path(), before);
   leave_claim(folder.path() / "ckpt", before);
   const RunLock first(world(), folder.path(), {.heartbeat_seconds = 0.02});
   EXPECT_EQ(first.taken_from().has_value(), world().rank() == 0);
-  const RunLock second(world(), folder.path() / "ckpt", {.heartbeat_seconds = 1e6, .gone = first.taken_from()});
+  const RunLock second(world(), folder.path() / "ckpt",
+                       {.heartbeat_seconds = 1e6, .gone = first.taken_from()});
   EXPECT_EQ(second.fence(), 2);
   world().barrier();
 }
@@ -266,7 +283,10 @@ TEST(RunLock, ACopyOfARunSaysNothingOfItsOtherLock) {
   leave_claim(folder.path(), live);
   const RunLock copy(world(), folder.path(), {.heartbeat_seconds = 0.02});
   EXPECT_FALSE(copy.taken_from());
-  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path() / "ckpt", {.heartbeat_seconds = 0.02, .gone = live}); }), ExitCode::locked);
+  EXPECT_EQ(code_of([&] {
+              RunLock(world(), folder.path() / "ckpt", {.heartbeat_seconds = 0.02, .gone = live});
+            }),
+            ExitCode::locked);
 }
 
 TEST(RunLock, TheHeartBeats) {
@@ -279,32 +299,42 @@ TEST(RunLock, TheHeartBeats) {
   world().barrier();  // rank 0 releases the lock at the end of its scope
 }
 
-// The descriptor of the claim stops taking writes, as that of a file server that was away: the run lives on, says so, and is heard again.
+// The descriptor of the claim stops taking writes, as that of a file server that was away: the run
+// lives on, says so, and is heard again.
 TEST(RunLock, AHeartThatCannotWriteTriesAgain) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "it changes a descriptor under the thread that writes to it";
 #endif
   const SharedFolder folder;
   if (world().rank() == 0) {
-    log::open({.console = false, .main_file = folder.path() / "log", .rank_file = {}, .level = log::Level::info});
+    log::open({.console = false,
+               .main_file = folder.path() / "log",
+               .rank_file = {},
+               .level = log::Level::info});
     const RunLock lock(comm::CommView{}, folder.path(), {.heartbeat_seconds = 0.02});
     const auto claim = claim_path(folder.path(), 1);
     const auto modified = [&] { return std::filesystem::last_write_time(claim); };
     const auto beats = [&] {
-      for (const auto before = modified(); modified() == before;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      for (const auto before = modified(); modified() == before;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
     };
     beats();
     const base::FileDescriptor deaf(::open(claim.c_str(), O_PATH | O_CLOEXEC));
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       const int fd = std::stoi(entry.path().filename());
       std::error_code closed;  // the folder's own descriptor may be gone
-      if (fd != deaf.get() && std::filesystem::read_symlink(entry.path(), closed) == std::filesystem::canonical(claim)) ::dup3(deaf.get(), fd, O_CLOEXEC);
+      if (fd != deaf.get() &&
+          std::filesystem::read_symlink(entry.path(), closed) == std::filesystem::canonical(claim))
+        ::dup3(deaf.get(), fd, O_CLOEXEC);
     }
-    for (int i = 0; i < 3; ++i) beats();  // one under way, the first behind the one that failed, and one that is later than what is said of it
+    for (int i = 0; i < 3; ++i)
+      beats();  // one under way, the first behind the one that failed, and one that is later than
+                // what is said of it
     EXPECT_TRUE(lock.still_mine());
     log::close();
     const std::string said = base::read_file(folder.path() / "log");
-    EXPECT_THAT(said, testing::HasSubstr("warning: the heartbeat in " + claim.string() + " cannot be written (Bad file descriptor)"));
+    EXPECT_THAT(said, testing::HasSubstr("warning: the heartbeat in " + claim.string() +
+                                         " cannot be written (Bad file descriptor)"));
     EXPECT_THAT(said, testing::HasSubstr("the heartbeat is written again"));
   }
   world().barrier();
@@ -316,7 +346,8 @@ TEST(RunLock, OneOfManyWins) {
   for (int round = 0; round < 20; ++round) {
     const comm::CommView alone;
     const SharedFolder folder(alone);
-    std::array<int, 2> others_ended{};  // a pipe: its writing end closes when all but one child are through
+    std::array<int, 2>
+        others_ended{};  // a pipe: its writing end closes when all but one child are through
     ASSERT_EQ(::pipe(others_ended.data()), 0);
     for (int i = 0; i < 6; ++i) {
       const pid_t child = ::fork();
@@ -327,9 +358,7 @@ TEST(RunLock, OneOfManyWins) {
           pollfd ended{others_ended[0], POLLIN, 0};
           ::poll(&ended, 1, 20'000);
           ::_exit(lock.still_mine() ? 0 : 2);  // dies holding it
-        } catch (const UserError& error) {
-          ::_exit(error.code() == ExitCode::locked ? 10 : 3);
-        }
+        } catch (const UserError& error) { ::_exit(error.code() == ExitCode::locked ? 10 : 3); }
       }
     }
     ::close(others_ended[0]);
@@ -361,7 +390,8 @@ TEST(RunLock, AsksTheScheduler) {
   const SharedFolder folder;
   if (world().rank() == 0) {
     const auto tool = folder.path() / "squeue";
-    std::ofstream(tool) << "#!/bin/sh\ncase $3 in 1) echo RUNNING;; 2) ;; 3) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; *) exit 1;; esac\n";
+    std::ofstream(tool) << "#!/bin/sh\ncase $3 in 1) echo RUNNING;; 2) ;; 3) echo 'slurm_load_jobs "
+                           "error: Invalid job id specified' >&2; exit 1;; *) exit 1;; esac\n";
     ::chmod(tool.c_str(), 0755);
     const std::string path = std::getenv("PATH");
     ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);

@@ -49,7 +49,8 @@ TEST(Resharding, ColumnSlicesBothWays) {
 TEST(Resharding, EachRankWritesItsShare) {
   const SharedFolder folder;
   const SaveReport report = save_test(world(), folder.path(), 1);
-  const double share = static_cast<double>(report.written_by_me) / static_cast<double>(world().sum<int64_t>(report.written_by_me));
+  const double share = static_cast<double>(report.written_by_me) /
+                       static_cast<double>(world().sum<int64_t>(report.written_by_me));
   EXPECT_NEAR(share, 1.0 / world().size(), 0.02);
   EXPECT_GT(report.bytes, world().sum<int64_t>(report.written_by_me));
 }
@@ -58,10 +59,12 @@ TEST(Resharding, ReadersFetchLittleBeyondTheirPart) {
   const SharedFolder folder;
   const int64_t rows = 40000;
   const int64_t columns = 100;
-  const base::ShardLayout layout = base::ShardLayout::by_rows({{"/big", {rows, columns}}}, world().size());
+  const base::ShardLayout layout =
+      base::ShardLayout::by_rows({{"/big", {rows, columns}}}, world().size());
   const base::Block block = layout.block(0, world().rank());
   const std::vector<float> data(static_cast<size_t>(block.elements()), 1.5f);
-  save(world(), folder.path(), 1, {{{"/big", {rows, columns}, comm::DType::f32, block, data.data()}}, "{}"});
+  save(world(), folder.path(), 1,
+       {{{"/big", {rows, columns}, comm::DType::f32, block, data.data()}}, "{}"});
   // Rows that fit no slab of the writers.
   Reader reader(world(), folder.path() / "step-000001");
   const base::Block middle{rows / 3, rows / 3, 0, columns};
@@ -86,10 +89,12 @@ TEST(Resharding, RefusesOtherShapesAndTypesByName) {
   };
   const std::string q = "/actor/weight/model.layers.0.self_attn.q_proj.weight";
   EXPECT_THAT(error_of({q, {96, 97}, comm::DType::f32, {0, 1, 0, 97}, into.data()}),
-              testing::AllOf(testing::HasSubstr(q), testing::HasSubstr("[96, 96]"), testing::HasSubstr("[96, 97]")));
+              testing::AllOf(testing::HasSubstr(q), testing::HasSubstr("[96, 96]"),
+                             testing::HasSubstr("[96, 97]")));
   EXPECT_THAT(error_of({q, {96, 96}, comm::DType::bf16, {0, 1, 0, 96}, into.data()}),
               testing::AllOf(testing::HasSubstr("f32"), testing::HasSubstr("bf16")));
-  EXPECT_THAT(error_of({"/actor/weight/absent", {1}, comm::DType::f32, {}, nullptr}), testing::HasSubstr("/actor/weight/absent"));
+  EXPECT_THAT(error_of({"/actor/weight/absent", {1}, comm::DType::f32, {}, nullptr}),
+              testing::HasSubstr("/actor/weight/absent"));
 }
 
 // Only one rank asks for something that is not there: all must learn of it.
@@ -98,7 +103,8 @@ TEST(Resharding, OneRanksErrorIsEverybodys) {
   save_test(world(), folder.path(), 1);
   Reader reader(world(), folder.path() / "step-000001");
   std::vector<ReadRequest> requests;
-  if (world().rank() == world().size() - 1) requests.push_back({"/absent", {1}, comm::DType::f32, {}, nullptr});
+  if (world().rank() == world().size() - 1)
+    requests.push_back({"/absent", {1}, comm::DType::f32, {}, nullptr});
   EXPECT_EQ(code_of([&] { reader.read(requests); }), ExitCode::bad_data);
 }
 
@@ -108,13 +114,16 @@ TEST(Resharding, RefusesGapsAndOverlaps) {
   auto save_block = [&](const base::Block& block) {
     std::string message;
     const Content content{{{"/x", {8, 4}, comm::DType::f32, block, data.data()}}, "{}"};
-    EXPECT_EQ(code_of([&] { save(world(), folder.path(), 1, content); }, &message), ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] { save(world(), folder.path(), 1, content); }, &message),
+              ExitCode::bad_data);
     EXPECT_THAT(message, testing::HasSubstr("/x"));
   };
   const int rank = world().rank();
   save_block(rank == 0 ? base::Block{0, 7, 0, 4} : base::Block{});
   if (world().size() > 1) {
-    save_block(rank == 0 ? base::Block{0, 4, 0, 4} : rank == 1 ? base::Block{2, 4, 0, 4} : base::Block{});
+    save_block(rank == 0   ? base::Block{0, 4, 0, 4}
+               : rank == 1 ? base::Block{2, 4, 0, 4}
+                           : base::Block{});
   }
   EXPECT_TRUE(list_steps(folder.path()).empty());
   EXPECT_TRUE(world().rank() != 0 || std::filesystem::is_empty(folder.path()));

@@ -1,4 +1,5 @@
-// Index, manifest and folder names, damaged field by field; tilings, metadata and page edges against counting every byte.
+// Index, manifest and folder names, damaged field by field; tilings, metadata and page edges
+// against counting every byte.
 #include <fstream>
 #include <map>
 #include <random>
@@ -62,31 +63,58 @@ TEST(IndexFields, EachIsRefusedByName) {
   bad.digests.clear();
   EXPECT_THAT(refusal(bad), HasSubstr("/t has 0 digests where its slabs need 1"));
   EXPECT_THAT(refusal(to_bytes({good}) + '\0'), HasSubstr("bytes after its last entry"));
-  EXPECT_THAT(refusal("TRIREMEJ" + to_bytes({good}).substr(8)), HasSubstr("is not the index of a checkpoint"));
+  EXPECT_THAT(refusal("TRIREMEJ" + to_bytes({good}).substr(8)),
+              HasSubstr("is not the index of a checkpoint"));
 }
 
 TEST(IndexFields, SlabsLieInsideTheirTensor) {
   constexpr int64_t large = INT64_MAX;
-  for (const base::Block& block : std::vector<base::Block>{{0, 11, 0, 4}, {1, 10, 0, 4}, {-1, 2, 0, 4}, {10, 1, 0, 4}, {0, 0, 0, 4}, {0, -1, 0, 4}, {0, 10, 0, 5},
-                                                           {0, 10, 1, 4}, {0, 10, -1, 2}, {0, 10, 4, 1}, {0, 10, 0, 0}, {large, 1, 0, 4}, {0, large, 0, 4}, {0, 10, large, 1},
-                                                           {0, 10, 0, large}, {-large, large, 0, 4}}) {
+  for (const base::Block& block : std::vector<base::Block>{{0, 11, 0, 4},
+                                                           {1, 10, 0, 4},
+                                                           {-1, 2, 0, 4},
+                                                           {10, 1, 0, 4},
+                                                           {0, 0, 0, 4},
+                                                           {0, -1, 0, 4},
+                                                           {0, 10, 0, 5},
+                                                           {0, 10, 1, 4},
+                                                           {0, 10, -1, 2},
+                                                           {0, 10, 4, 1},
+                                                           {0, 10, 0, 0},
+                                                           {large, 1, 0, 4},
+                                                           {0, large, 0, 4},
+                                                           {0, 10, large, 1},
+                                                           {0, 10, 0, large},
+                                                           {-large, large, 0, 4}}) {
     IndexEntry entry = entry_of({10, 4}, {block});
-    EXPECT_THAT(refusal(entry), HasSubstr("a slab of /t lies outside of it")) << block.row << ' ' << block.rows << ' ' << block.column << ' ' << block.columns;
+    EXPECT_THAT(refusal(entry), HasSubstr("a slab of /t lies outside of it"))
+        << block.row << ' ' << block.rows << ' ' << block.column << ' ' << block.columns;
   }
 }
 
 TEST(IndexFields, SizesThatNoIntegerHolds) {
-  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{INT64_MAX}, {int64_t{1} << 61, 1}, {int64_t{1} << 40, int64_t{1} << 40}, {int64_t{1} << 62, 2}}) {
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{INT64_MAX},
+                                         {int64_t{1} << 61, 1},
+                                         {int64_t{1} << 40, int64_t{1} << 40},
+                                         {int64_t{1} << 62, 2}}) {
     std::string message;
-    EXPECT_EQ(code_of([&] { index_from_bytes(to_bytes({entry_of(shape, {})}), "the index"); }, &message), ExitCode::bad_data) << message;
+    EXPECT_EQ(
+        code_of([&] { index_from_bytes(to_bytes({entry_of(shape, {})}), "the index"); }, &message),
+        ExitCode::bad_data)
+        << message;
   }
-  EXPECT_EQ(index_from_bytes(to_bytes({entry_of({(int64_t{1} << 61) - 1}, {})}), "the index").front().bytes(), INT64_MAX - 3);
+  EXPECT_EQ(index_from_bytes(to_bytes({entry_of({(int64_t{1} << 61) - 1}, {})}), "the index")
+                .front()
+                .bytes(),
+            INT64_MAX - 3);
 }
 
 TEST(IndexFields, TensorsOfNothingAndOfOne) {
-  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{}, {0}, {0, 5}, {5, 0}, {1, 1, 1}}) {
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{}, {0}, {0, 5}, {5, 0}, {1, 1, 1}}) {
     const bool one = shape.size() != 1 && (shape.empty() || shape.size() == 3);
-    const auto entry = entry_of(shape, one ? std::vector<base::Block>{{0, 1, 0, 1}} : std::vector<base::Block>{});
+    const auto entry =
+        entry_of(shape, one ? std::vector<base::Block>{{0, 1, 0, 1}} : std::vector<base::Block>{});
     const auto read = index_from_bytes(to_bytes({entry}), "the index");
     EXPECT_EQ(read.at(0).elements(), one ? 1 : 0);
     EXPECT_EQ(code_of([&] { check_tiling(read.at(0)); }), ExitCode::done);
@@ -99,13 +127,16 @@ bool held_once(const IndexEntry& entry) {
   std::map<std::pair<int64_t, int64_t>, int> held;
   for (const Slab& slab : entry.slabs) {
     for (int64_t r = 0; r < slab.block.rows; ++r) {
-      for (int64_t c = 0; c < slab.block.columns; ++c) ++held[{slab.block.row + r, slab.block.column + c}];
+      for (int64_t c = 0; c < slab.block.columns; ++c)
+        ++held[{slab.block.row + r, slab.block.column + c}];
     }
   }
-  return static_cast<int64_t>(held.size()) == entry.elements() && std::all_of(held.begin(), held.end(), [](const auto& one) { return one.second == 1; });
+  return static_cast<int64_t>(held.size()) == entry.elements() &&
+         std::all_of(held.begin(), held.end(), [](const auto& one) { return one.second == 1; });
 }
 
-void split(std::mt19937& random, const base::Block& block, int depth, std::vector<base::Block>& out) {
+void split(std::mt19937& random, const base::Block& block, int depth,
+           std::vector<base::Block>& out) {
   base::Block a = block, b = block;
   const bool rows = random() % 2 == 0;
   const int64_t size = rows ? block.rows : block.columns;
@@ -122,7 +153,8 @@ TEST(Tiling, IsWhatHoldsEveryElementOnce) {
   std::mt19937 random(11);
   int good = 0, bad = 0;
   for (int round = 0; round < 2000; ++round) {
-    const auto rows = 1 + static_cast<int64_t>(random() % 7), columns = 1 + static_cast<int64_t>(random() % 7);
+    const auto rows = 1 + static_cast<int64_t>(random() % 7),
+               columns = 1 + static_cast<int64_t>(random() % 7);
     std::vector<base::Block> blocks;
     split(random, {0, rows, 0, columns}, 4, blocks);
     std::shuffle(blocks.begin(), blocks.end(), random);
@@ -198,7 +230,8 @@ TEST(PageEdges, EveryByteGoesToTheOwnerOfItsPageOnce) {
     std::vector<int> writer(size, -1);
     for (int64_t at = 0; at < size;) {
       const int64_t run = 1 + static_cast<int64_t>(random() % 40);
-      const int who = static_cast<int>(random() % static_cast<uint32_t>(world.size() + 1)) - 1;  // -1: nobody
+      const int who =
+          static_cast<int>(random() % static_cast<uint32_t>(world.size() + 1)) - 1;  // -1: nobody
       for (int64_t b = at; b < std::min(at + run, size); ++b) writer[static_cast<size_t>(b)] = who;
       at += run;
     }
@@ -222,7 +255,9 @@ TEST(PageEdges, EveryByteGoesToTheOwnerOfItsPageOnce) {
       }
     }
     for (int64_t b = 0; b < size; ++b) {
-      ASSERT_EQ(got.contains(b), writer[static_cast<size_t>(b)] >= 0 && b / page % world.size() == world.rank()) << "byte " << b << " seed " << seed;
+      ASSERT_EQ(got.contains(b),
+                writer[static_cast<size_t>(b)] >= 0 && b / page % world.size() == world.rank())
+          << "byte " << b << " seed " << seed;
     }
   }
 }
@@ -246,23 +281,30 @@ TEST(ManifestFields, EachIsNeededAndNamed) {
   const auto whole = nlohmann::ordered_json::parse(to_json(manifest_of(7, 2)));
   const auto message_of = [](const nlohmann::ordered_json& json) {
     std::string message;
-    EXPECT_EQ(code_of([&] { manifest_from_json(json.dump(2) + "\n", "m.json"); }, &message), ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] { manifest_from_json(json.dump(2) + "\n", "m.json"); }, &message),
+              ExitCode::bad_data);
     return message;
   };
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
     const bool read = key != "sha256" && key != "program";
-    EXPECT_THAT(message_of(without), read ? HasSubstr("'" + key + "'") : HasSubstr("m.json does not fit its SHA-256"));
+    EXPECT_THAT(message_of(without),
+                read ? HasSubstr("'" + key + "'") : HasSubstr("m.json does not fit its SHA-256"));
     auto other = whole;
     other[key] = nullptr;
-    EXPECT_THAT(message_of(other), read ? HasSubstr("m.json lacks a field or has one of another type") : HasSubstr("SHA-256"));
+    EXPECT_THAT(
+        message_of(other),
+        read ? HasSubstr("m.json lacks a field or has one of another type") : HasSubstr("SHA-256"));
   }
   for (const char* key : {"format", "step", "fence", "world_size"}) {
-    for (const auto& value : {nlohmann::ordered_json(1.5555e66), nlohmann::ordered_json(1.0), nlohmann::ordered_json("1")}) {
+    for (const auto& value : {nlohmann::ordered_json(1.5555e66), nlohmann::ordered_json(1.0),
+                              nlohmann::ordered_json("1")}) {
       auto no_whole_number = whole;
       no_whole_number[key] = value;
-      EXPECT_THAT(message_of(no_whole_number), HasSubstr("m.json lacks a field or has one of another type")) << key << " " << value;
+      EXPECT_THAT(message_of(no_whole_number),
+                  HasSubstr("m.json lacks a field or has one of another type"))
+          << key << " " << value;
     }
   }
   auto newer = whole;
@@ -271,7 +313,8 @@ TEST(ManifestFields, EachIsNeededAndNamed) {
   auto more = whole;
   more["more"] = 1;
   EXPECT_THAT(message_of(more), HasSubstr("SHA-256")) << "what is not read is not believed";
-  EXPECT_EQ(code_of([&] { manifest_from_json(whole.dump() + "\n", "m.json"); }), ExitCode::bad_data) << "the same values in another layout";
+  EXPECT_EQ(code_of([&] { manifest_from_json(whole.dump() + "\n", "m.json"); }), ExitCode::bad_data)
+      << "the same values in another layout";
 }
 
 TEST(ManifestFields, NumbersComeBackWhole) {
@@ -294,21 +337,28 @@ class Folder : public testing::Test {
     write(name + "/index.bin", "ab");
     write(name + "/manifest.json", to_json(manifest_of(step, fence)));
   }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder.path() / name) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder.path() / name) << text;
+  }
   const SharedFolder folder{comm::CommView{}};
 };
 
 TEST_F(Folder, TheLaterFenceIsFirstThenTheLaterStep) {
-  for (const auto& [step, fence] : std::vector<std::pair<int64_t, int64_t>>{{5, 1}, {2, 3}, {9, 2}, {10, 2}, {1234567, 1}, {0, 3}}) checkpoint(folder_name(step), step, fence);
+  for (const auto& [step, fence] : std::vector<std::pair<int64_t, int64_t>>{
+           {5, 1}, {2, 3}, {9, 2}, {10, 2}, {1234567, 1}, {0, 3}})
+    checkpoint(folder_name(step), step, fence);
   EXPECT_THAT(list_steps(folder.path()), ElementsAre(1234567, 10, 9, 5, 2, 0));
   EXPECT_THAT(list_committed(folder.path()),
-              ElementsAre(Position{3, 2}, Position{3, 0}, Position{2, 10}, Position{2, 9}, Position{1, 1234567}, Position{1, 5}));
+              ElementsAre(Position{3, 2}, Position{3, 0}, Position{2, 10}, Position{2, 9},
+                          Position{1, 1234567}, Position{1, 5}));
 }
 
 TEST_F(Folder, WhatIsNoCheckpointIsNotCounted) {
   checkpoint("step-000001", 1, 1);
   write("step-000002", "a file");
-  for (const char* name : {"step-00003", "step-000004.old", ".step-000005.1.tmp", "step-0000006", "Step-000007", "step-+00008", "step-00000x"}) checkpoint(name, 3, 9);
+  for (const char* name : {"step-00003", "step-000004.old", ".step-000005.1.tmp", "step-0000006",
+                           "Step-000007", "step-+00008", "step-00000x"})
+    checkpoint(name, 3, 9);
   std::filesystem::create_symlink("nowhere", folder.path() / "step-000009");
   EXPECT_THAT(list_steps(folder.path()), ElementsAre(1));
   std::vector<std::string> not_whole;
@@ -324,10 +374,14 @@ TEST_F(Folder, WhatIsNotWholeIsNamed) {
   write("step-000004/manifest.json", "");
   std::vector<std::string> not_whole;
   EXPECT_THAT(list_committed(folder.path(), &not_whole), ElementsAre(Position{1, 5}));
-  EXPECT_THAT(not_whole, ElementsAre(HasSubstr("step-000004/manifest.json"), HasSubstr("step-000003/data.h5 has 2 bytes, its manifest says 3"),
-                                     HasSubstr("step-000002/index.bin is missing"), HasSubstr("step-000001 has no manifest.json")));
+  EXPECT_THAT(not_whole,
+              ElementsAre(HasSubstr("step-000004/manifest.json"),
+                          HasSubstr("step-000003/data.h5 has 2 bytes, its manifest says 3"),
+                          HasSubstr("step-000002/index.bin is missing"),
+                          HasSubstr("step-000001 has no manifest.json")));
   EXPECT_THAT(list_committed(folder.path() / "absent"), IsEmpty());
-  EXPECT_THAT(list_committed(folder.path() / "step-000005/data.h5"), IsEmpty()) << "a file is no folder";
+  EXPECT_THAT(list_committed(folder.path() / "step-000005/data.h5"), IsEmpty())
+      << "a file is no folder";
 }
 
 TEST_F(Folder, ARenamedOneIsNamedAndNotCounted) {
@@ -340,8 +394,11 @@ TEST_F(Folder, ARenamedOneIsNamedAndNotCounted) {
 
 // Every step has one folder name, and every such name one step.
 TEST_F(Folder, NamesGoThereAndBack) {
-  for (const int64_t step : {int64_t{0}, int64_t{1}, int64_t{999999}, int64_t{1000000}, int64_t{123456789012345678}}) EXPECT_EQ(step_of(folder_name(step)), step);
-  for (const char* name : {"step-0000001", "step-0999999", "step-0000000", "step-000000000000000001", "step-1234567890123456789", "step-", ""}) {
+  for (const int64_t step :
+       {int64_t{0}, int64_t{1}, int64_t{999999}, int64_t{1000000}, int64_t{123456789012345678}})
+    EXPECT_EQ(step_of(folder_name(step)), step);
+  for (const char* name : {"step-0000001", "step-0999999", "step-0000000",
+                           "step-000000000000000001", "step-1234567890123456789", "step-", ""}) {
     EXPECT_EQ(step_of(name), -1) << name;
   }
 }

@@ -1,4 +1,5 @@
-// The command line without the program: what it asks for, what it refuses, and with which exit code.
+// The command line without the program: what it asks for, what it refuses, and with which exit
+// code.
 #include "cli/arguments.hpp"
 
 #include <gmock/gmock.h>
@@ -16,12 +17,12 @@ namespace trireme::cli {
 namespace {
 
 using config::error_of;
+using test::source_folder;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-using test::source_folder;
 using Words = std::vector<std::string>;
 
 Invocation parse_words(Words words) {
@@ -65,7 +66,9 @@ class CommandLine : public testing::Test {
  protected:
   void SetUp() override {
     // A launcher's variables would decide who speaks.
-    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) ::unsetenv(name);
+    for (const char* name :
+         {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"})
+      ::unsetenv(name);
     folder_ = std::filesystem::temp_directory_path() / base::text("trireme-cli-", getpid());
     std::filesystem::create_directories(folder_ / "model");
     std::ofstream(folder_ / "model/config.json") << "{}";
@@ -77,10 +80,13 @@ class CommandLine : public testing::Test {
   void write_deck(const std::string& rest) const {
     const std::string rows = (folder_ / "rows.jsonl").string();
     const auto tutorial = source_folder() / "inputs/tutorial";
-    std::ofstream(folder_ / "a deck.toml") << "[model]\nshape = \"" << (tutorial / "tiny-model").string() << "\"\ntokenizer = \""
-                                           << (tutorial / "tokenizer").string() << "\"\n[data]\nprompt_dataset = [\"" << rows
-                                           << "\"]\ndataset = [\"" << rows << "\"]\nmax_len = 64\n[rollout]\nmax_new_tokens = 16\nbatch_size = 8\n[train]\nbatch_size = 8\n"
-                                           << rest;
+    std::ofstream(folder_ / "a deck.toml")
+        << "[model]\nshape = \"" << (tutorial / "tiny-model").string() << "\"\ntokenizer = \""
+        << (tutorial / "tokenizer").string() << "\"\n[data]\nprompt_dataset = [\"" << rows
+        << "\"]\ndataset = [\"" << rows
+        << "\"]\nmax_len = 64\n[rollout]\nmax_new_tokens = 16\nbatch_size = 8\n[train]\nbatch_size "
+           "= 8\n"
+        << rest;
   }
   std::string deck() const { return (folder_ / "a deck.toml").string(); }
   std::string dry(const std::string& command, Words more = {}) const {
@@ -97,33 +103,50 @@ class CommandLine : public testing::Test {
 
 TEST_F(CommandLine, HelpNamesEverySubcommandAndExitCode) {
   const std::string text = help({"--help"});
-  for (const char* word : {"ppo", "sft", "rm", "dpo", "generate", "score", "tokenize", "init", "convert", "inspect", "--help-deck", "--config"}) {
+  for (const char* word : {"ppo", "sft", "rm", "dpo", "generate", "score", "tokenize", "init",
+                           "convert", "inspect", "--help-deck", "--config"}) {
     EXPECT_THAT(text, HasSubstr(word));
   }
-  for (const ExitCode code : {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::input_missing, ExitCode::unfit_environment,
-                              ExitCode::internal, ExitCode::out_of_memory, ExitCode::locked, ExitCode::io_error, ExitCode::stopped_with_checkpoint,
-                              ExitCode::stopped_without_checkpoint, ExitCode::permission, ExitCode::configuration}) {
+  for (const ExitCode code :
+       {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::input_missing,
+        ExitCode::unfit_environment, ExitCode::internal, ExitCode::out_of_memory, ExitCode::locked,
+        ExitCode::io_error, ExitCode::stopped_with_checkpoint, ExitCode::stopped_without_checkpoint,
+        ExitCode::permission, ExitCode::configuration}) {
     EXPECT_THAT(text, HasSubstr(base::text(static_cast<int>(code), " "))) << "exit code";
   }
-  EXPECT_THAT(help({"generate", "--help"}), AllOf(HasSubstr("--max-new-tokens"), HasSubstr("--top-p"), HasSubstr("default auto")));
+  EXPECT_THAT(help({"generate", "--help"}), AllOf(HasSubstr("--max-new-tokens"),
+                                                  HasSubstr("--top-p"), HasSubstr("default auto")));
   EXPECT_THAT(help({"score", "--help"}), HasSubstr("default fp32"));
-  EXPECT_THAT(help({"ppo", "--help"}), AllOf(HasSubstr("--dry-run"), HasSubstr("--help-deck SECTION")));
+  EXPECT_THAT(help({"ppo", "--help"}),
+              AllOf(HasSubstr("--dry-run"), HasSubstr("--help-deck SECTION")));
 }
 
 TEST_F(CommandLine, WhatTheProgramKnowsOfItself) {
   EXPECT_THAT(help({"--version"}), HasSubstr("Trireme "));
-  EXPECT_THAT(help({"--config"}), AllOf(HasSubstr("LibTorch"), HasSubstr("HDF5"), HasSubstr("MPI")));
+  EXPECT_THAT(help({"--config"}),
+              AllOf(HasSubstr("LibTorch"), HasSubstr("HDF5"), HasSubstr("MPI")));
   EXPECT_THAT(help({"--keys"}), HasSubstr("train.batch_size"));
-  EXPECT_THAT(help({"--help-deck", "train"}), AllOf(HasSubstr("train.batch_size"), Not(HasSubstr("rollout.batch_size"))));
-  EXPECT_THAT(help({"--help-deck", "rollout.batch_size"}), AllOf(HasSubstr("rollout.batch_size"), Not(HasSubstr("train.batch_size"))));
-  EXPECT_THAT(help({"--help-deck", "all"}), AllOf(HasSubstr("train.batch_size"), HasSubstr("rollout.batch_size")));
-  EXPECT_THAT(error_of(ExitCode::usage, [] { parse_words({"--help-deck", "train.batchsize"}); }), HasSubstr("train.batch_size"));
+  EXPECT_THAT(help({"--help-deck", "train"}),
+              AllOf(HasSubstr("train.batch_size"), Not(HasSubstr("rollout.batch_size"))));
+  EXPECT_THAT(help({"--help-deck", "rollout.batch_size"}),
+              AllOf(HasSubstr("rollout.batch_size"), Not(HasSubstr("train.batch_size"))));
+  EXPECT_THAT(help({"--help-deck", "all"}),
+              AllOf(HasSubstr("train.batch_size"), HasSubstr("rollout.batch_size")));
+  EXPECT_THAT(error_of(ExitCode::usage,
+                       [] {
+                         parse_words({"--help-deck", "train.batchsize"});
+                       }),
+              HasSubstr("train.batch_size"));
 }
 
 TEST_F(CommandLine, OneRankOfAJobSpeaks) {
-  const Variable step("SLURM_STEP_NUM_TASKS", "4");  // inside srun: a batch script's own shell has SLURM_PROCID, too
-  for (const char* launcher : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
-    for (const Words& words : {Words{"--help"}, Words{"--version"}, Words{"--config"}, Words{"--keys"}, Words{"--help-deck", "train"}, Words{"sft", "--help"}}) {
+  const Variable step("SLURM_STEP_NUM_TASKS",
+                      "4");  // inside srun: a batch script's own shell has SLURM_PROCID, too
+  for (const char* launcher :
+       {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
+    for (const Words& words :
+         {Words{"--help"}, Words{"--version"}, Words{"--config"}, Words{"--keys"},
+          Words{"--help-deck", "train"}, Words{"sft", "--help"}}) {
       const Variable other(launcher, "3");
       EXPECT_THAT(help(words), IsEmpty()) << launcher << " " << joined(words);
       const Variable first(launcher, "0");
@@ -163,14 +186,18 @@ TEST_F(CommandLine, MistakesAreUsageErrors) {
       {with(generate, {"--seed", "-1"}), "--seed"},
       {with(generate, {"--tp", "0"}), "--tp"},
       {with(generate, {"--dtype", "fp16"}), "fp16"},
-      {{"score", "--model", "m", "--input", "i", "--output", "o", "--temperature", "0"}, "--temperature"},
-      {{"tokenize", "--model", "m", "--input", "i", "--output", "o", "--chat", "--decode"}, "--chat"},
+      {{"score", "--model", "m", "--input", "i", "--output", "o", "--temperature", "0"},
+       "--temperature"},
+      {{"tokenize", "--model", "m", "--input", "i", "--output", "o", "--chat", "--decode"},
+       "--chat"},
       {{"init", "--shape", "s"}, "--output"},
       {{"convert", "in"}, "output"},
       {{"inspect"}, "path"},
   };
   for (const auto& [words, named] : mistakes) {
-    EXPECT_THAT(error_of(ExitCode::usage, [&] { parse_words(words); }), AllOf(HasSubstr(named), ContainsRegex("see trireme ([a-z]+ )?--help"))) << joined(words);
+    EXPECT_THAT(error_of(ExitCode::usage, [&] { parse_words(words); }),
+                AllOf(HasSubstr(named), ContainsRegex("see trireme ([a-z]+ )?--help")))
+        << joined(words);
   }
 }
 
@@ -203,26 +230,41 @@ TEST_F(CommandLine, DecksAreReadAndCheckedBeforeAnythingStarts) {
   EXPECT_EQ(run.needs, Needs::mpi);
   EXPECT_EQ(run.device, config::Options{}.run.device);
   EXPECT_EQ(parse_words({"ppo", deck(), "run.device=cpu"}).device, config::Device::cpu);
-  EXPECT_EQ(parse_words({"ppo", deck(), "run.device=cuda", "run.name=x"}).device, config::Device::cuda) << "overrides come behind the deck";
-  const auto refusal = [&](ExitCode code, const Words& words) { return error_of(code, [&] { parse_words(words); }); };
-  EXPECT_THAT(refusal(ExitCode::input_missing, {"ppo", (folder_ / "nowhere.toml").string()}), HasSubstr("nowhere.toml"));
-  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "train.batchsize=4"}), AllOf(HasSubstr("train.batchsize"), HasSubstr("train.batch_size")));
-  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "train.batch_size=four"}), HasSubstr("train.batch_size"));
-  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "no_equals_sign"}), HasSubstr("no_equals_sign"));
-  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "run.seed=1", "run.seed=2"}), HasSubstr("run.seed"));
-  EXPECT_THAT(refusal(ExitCode::input_missing, {"ppo", deck(), "model.shape=gone"}), AllOf(HasSubstr("model.shape"), HasSubstr("gone")));
+  EXPECT_EQ(parse_words({"ppo", deck(), "run.device=cuda", "run.name=x"}).device,
+            config::Device::cuda)
+      << "overrides come behind the deck";
+  const auto refusal = [&](ExitCode code, const Words& words) {
+    return error_of(code, [&] { parse_words(words); });
+  };
+  EXPECT_THAT(refusal(ExitCode::input_missing, {"ppo", (folder_ / "nowhere.toml").string()}),
+              HasSubstr("nowhere.toml"));
+  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "train.batchsize=4"}),
+              AllOf(HasSubstr("train.batchsize"), HasSubstr("train.batch_size")));
+  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "train.batch_size=four"}),
+              HasSubstr("train.batch_size"));
+  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "no_equals_sign"}),
+              HasSubstr("no_equals_sign"));
+  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck(), "run.seed=1", "run.seed=2"}),
+              HasSubstr("run.seed"));
+  EXPECT_THAT(refusal(ExitCode::input_missing, {"ppo", deck(), "model.shape=gone"}),
+              AllOf(HasSubstr("model.shape"), HasSubstr("gone")));
   write_deck("");
-  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck()}), HasSubstr("reward.source")) << "what ppo needs";
+  EXPECT_THAT(refusal(ExitCode::configuration, {"ppo", deck()}), HasSubstr("reward.source"))
+      << "what ppo needs";
   EXPECT_TRUE(parse_words({"sft", deck()}).action) << "and sft does not";
 }
 
 TEST_F(CommandLine, DryRunsShowTheRoleMap) {
-  const std::string two_nodes = dry("ppo", {"--ranks", "8", "--ranks-per-node", "4", "ranks.trainer=4", "ranks.generator=4"});
-  EXPECT_THAT(two_nodes, AllOf(HasSubstr("deck: valid for ppo"), HasSubstr("ranks: 8 on 2 nodes, 4 a node"), HasSubstr("role: "),
-                               HasSubstr("data: data.prompt_dataset, 1 records")));
+  const std::string two_nodes =
+      dry("ppo", {"--ranks", "8", "--ranks-per-node", "4", "ranks.trainer=4", "ranks.generator=4"});
+  EXPECT_THAT(two_nodes,
+              AllOf(HasSubstr("deck: valid for ppo"), HasSubstr("ranks: 8 on 2 nodes, 4 a node"),
+                    HasSubstr("role: "), HasSubstr("data: data.prompt_dataset, 1 records")));
   EXPECT_THAT(dry("ppo"), HasSubstr("ranks: 1 on 1 node, 1 a node"));
-  EXPECT_THAT(dry("ppo", {"--ranks", "3", "--ranks-per-node", "100"}), HasSubstr("ranks: 3 on 1 node, 3 a node"));
-  EXPECT_THAT(dry("ppo", {"--ranks", "5", "--ranks-per-node", "2"}), HasSubstr("ranks: 5 on 3 nodes, 2 a node"));
+  EXPECT_THAT(dry("ppo", {"--ranks", "3", "--ranks-per-node", "100"}),
+              HasSubstr("ranks: 3 on 1 node, 3 a node"));
+  EXPECT_THAT(dry("ppo", {"--ranks", "5", "--ranks-per-node", "2"}),
+              HasSubstr("ranks: 5 on 3 nodes, 2 a node"));
   const std::string supervised = dry("sft", {"--ranks", "4"});
   EXPECT_THAT(supervised, AllOf(HasSubstr("deck: valid for sft"), Not(HasSubstr("generator"))));
   const Variable other("OMPI_COMM_WORLD_RANK", "1");
@@ -236,12 +278,16 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
     words.insert(words.end(), more.begin(), more.end());
     return error_of(code, [&] { parse_words(words).action(nullptr); });
   };
-  EXPECT_THAT(refusal({"--ranks", "2", "ranks.trainer=4"}), AllOf(HasSubstr("ranks.trainer"), HasSubstr("4"), HasSubstr("2 ranks")));
-  EXPECT_THAT(refusal({"--ranks", "4", "generate.tensor_parallel=3"}), HasSubstr("generate.tensor_parallel"));
+  EXPECT_THAT(refusal({"--ranks", "2", "ranks.trainer=4"}),
+              AllOf(HasSubstr("ranks.trainer"), HasSubstr("4"), HasSubstr("2 ranks")));
+  EXPECT_THAT(refusal({"--ranks", "4", "generate.tensor_parallel=3"}),
+              HasSubstr("generate.tensor_parallel"));
   EXPECT_THAT(refusal({"--ranks", "4", "train.shard_group=3"}), HasSubstr("train.shard_group"));
-  EXPECT_THAT(refusal({"data.max_len=100000"}), AllOf(HasSubstr("data.max_len = 100000"), HasSubstr("positions")));
+  EXPECT_THAT(refusal({"data.max_len=100000"}),
+              AllOf(HasSubstr("data.max_len = 100000"), HasSubstr("positions")));
   code = ExitCode::bad_data;
-  EXPECT_THAT(refusal({"model.shape=" + (folder_ / "model").string()}), HasSubstr("model")) << "of a model that is none";
+  EXPECT_THAT(refusal({"model.shape=" + (folder_ / "model").string()}), HasSubstr("model"))
+      << "of a model that is none";
   std::ofstream(folder_ / "rows.jsonl", std::ios::app) << "{\"prompt\": 1}\n";
   EXPECT_THAT(refusal({}), AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("prompt")));
   code = ExitCode::configuration;

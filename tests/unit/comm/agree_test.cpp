@@ -19,9 +19,7 @@ using test::world;
 std::pair<ExitCode, std::string> outcome(const std::function<void()>& work) {
   try {
     fail_together(world(), work);
-  } catch (const UserError& error) {
-    return {error.code(), error.what()};
-  }
+  } catch (const UserError& error) { return {error.code(), error.what()}; }
   return {ExitCode::done, ""};
 }
 
@@ -29,16 +27,20 @@ std::string from_rank(int rank, const std::string& text) {
   return world().size() > 1 ? base::text("rank ", rank, ": ", text) : text;
 }
 
-TEST(FailTogether, NothingIsThrownWhereNobodyFailed) { EXPECT_EQ(outcome([] {}).first, ExitCode::done); }
+TEST(FailTogether, NothingIsThrownWhereNobodyFailed) {
+  EXPECT_EQ(outcome([] {}).first, ExitCode::done);
+}
 
 TEST(FailTogether, OneRanksFailureIsThatOfAll) {
   const int last = world().size() - 1;
-  const auto [code, text] = outcome([&] { VALIDATE(world().rank() != last, ExitCode::locked, "it is taken"); });
+  const auto [code, text] =
+      outcome([&] { VALIDATE(world().rank() != last, ExitCode::locked, "it is taken"); });
   EXPECT_EQ(code, ExitCode::locked);
   EXPECT_EQ(text, from_rank(last, "it is taken"));
 }
 
-// A save in the background may wait for the slowest rank's disk for minutes, beside training, which needs the core.
+// A save in the background may wait for the slowest rank's disk for minutes, beside training, which
+// needs the core.
 TEST(FailTogether, RanksThatWaitLeaveTheCoreToOthers) {
   const auto processor_time = [] {
     timespec now{};
@@ -53,7 +55,8 @@ TEST(FailTogether, RanksThatWaitLeaveTheCoreToOthers) {
 }
 
 TEST(FailTogether, TheLowestRankSpeaksWhenSeveralFail) {
-  const auto [code, text] = outcome([] { throw UserError(ExitCode::io_error, base::text("mine ", world().rank())); });
+  const auto [code, text] =
+      outcome([] { throw UserError(ExitCode::io_error, base::text("mine ", world().rank())); });
   EXPECT_EQ(code, ExitCode::io_error);
   EXPECT_EQ(text, from_rank(0, "mine 0"));
 }
@@ -61,9 +64,12 @@ TEST(FailTogether, TheLowestRankSpeaksWhenSeveralFail) {
 TEST(FailTogether, ErrorsOfLibrariesHaveTheirCodes) {
   EXPECT_EQ(outcome([] { throw std::bad_alloc(); }).first, ExitCode::out_of_memory);
   EXPECT_EQ(outcome([] { throw std::runtime_error("?"); }).first, ExitCode::internal);
-  const auto denied = std::make_error_code(std::errc::permission_denied), full = std::make_error_code(std::errc::no_space_on_device);
-  EXPECT_EQ(outcome([&] { throw std::filesystem::filesystem_error("a", denied); }).first, ExitCode::permission);
-  EXPECT_EQ(outcome([&] { throw std::filesystem::filesystem_error("a", full); }).first, ExitCode::io_error);
+  const auto denied = std::make_error_code(std::errc::permission_denied),
+             full = std::make_error_code(std::errc::no_space_on_device);
+  EXPECT_EQ(outcome([&] { throw std::filesystem::filesystem_error("a", denied); }).first,
+            ExitCode::permission);
+  EXPECT_EQ(outcome([&] { throw std::filesystem::filesystem_error("a", full); }).first,
+            ExitCode::io_error);
 }
 
 TEST(FailTogether, OnRootOnlyRankZeroWorks) {
@@ -74,8 +80,11 @@ TEST(FailTogether, OnRootOnlyRankZeroWorks) {
 }
 
 TEST(FailTogether, ACallersOwnKindOfErrorIsTold) {
-  const auto failure = failure_of_any(world(), [] { throw InternalError("no"); },
-                                      [](const std::exception& error) { return dynamic_cast<const InternalError*>(&error) ? 5 : 0; });
+  const auto failure = failure_of_any(
+      world(), [] { throw InternalError("no"); },
+      [](const std::exception& error) {
+        return dynamic_cast<const InternalError*>(&error) ? 5 : 0;
+      });
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->kind, 5);
   EXPECT_EQ(failure->rank, 0);
@@ -87,7 +96,10 @@ struct Letter {
   static constexpr auto fields = std::tuple{&Letter::text, &Letter::numbers};
   bool operator==(const Letter&) const = default;
 };
-Letter of_rank(int rank) { return {std::string(static_cast<size_t>(rank), 'x'), std::vector<int>(static_cast<size_t>(3 - rank % 3), rank)}; }
+Letter of_rank(int rank) {
+  return {std::string(static_cast<size_t>(rank), 'x'),
+          std::vector<int>(static_cast<size_t>(3 - rank % 3), rank)};
+}
 
 TEST(TypedCollectives, CarryListsOfAnyLengthAndDescribedStructs) {
   std::vector<double> mine(static_cast<size_t>(world().rank() % 3), world().rank() + 0.5);

@@ -45,18 +45,21 @@ TEST(Collectives, GatherInPlaceBringsTheSlicesOfAllRanks) {
   const int n = world.size();
   constexpr int64_t count = 1000;
   std::vector<float> all(static_cast<size_t>(count * n), -1.0f);
-  std::iota(all.begin() + world.rank() * count, all.begin() + (world.rank() + 1) * count, 1.0f + world.rank() * count);
+  std::iota(all.begin() + world.rank() * count, all.begin() + (world.rank() + 1) * count,
+            1.0f + world.rank() * count);
   world.all_gather_in_place(all.data(), count, DType::f32);
   for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], 1.0f + i);
 }
 
 TEST(Collectives, StringsOfAnyLengthKeepRankOrder) {
   const auto& world = test::world();
-  const std::string mine(static_cast<size_t>(world.rank()) * 1000, static_cast<char>('a' + world.rank()));
+  const std::string mine(static_cast<size_t>(world.rank()) * 1000,
+                         static_cast<char>('a' + world.rank()));
   const auto all = world.all_gather(mine);
   ASSERT_EQ(all.size(), static_cast<size_t>(world.size()));
   for (int r = 0; r < world.size(); ++r) {
-    EXPECT_EQ(all[static_cast<size_t>(r)], std::string(static_cast<size_t>(r) * 1000, static_cast<char>('a' + r)));
+    EXPECT_EQ(all[static_cast<size_t>(r)],
+              std::string(static_cast<size_t>(r) * 1000, static_cast<char>('a' + r)));
   }
   const int root = world.size() - 1;
   const auto gathered = world.gather(mine, root);
@@ -68,11 +71,14 @@ TEST(Collectives, AllToAllDeliversEachPair) {
   const auto& world = test::world();
   std::vector<std::string> to;
   for (int r = 0; r < world.size(); ++r) {
-    to.push_back(r % 2 ? std::string{} : base::text(world.rank(), "->", r, std::string(100000, 'x')));
+    to.push_back(r % 2 ? std::string{}
+                       : base::text(world.rank(), "->", r, std::string(100000, 'x')));
   }
   const auto from = world.all_to_all(to);
   for (int r = 0; r < world.size(); ++r) {
-    const auto want = world.rank() % 2 ? std::string{} : base::text(r, "->", world.rank(), std::string(100000, 'x'));
+    const auto want = world.rank() % 2
+                          ? std::string{}
+                          : base::text(r, "->", world.rank(), std::string(100000, 'x'));
     EXPECT_EQ(from[static_cast<size_t>(r)], want);
   }
 }
@@ -84,7 +90,8 @@ TEST(Collectives, RingOfNonBlockingTransfers) {
   const int previous = (world.rank() + world.size() - 1) % world.size();
   std::vector<int> out(1 << 18, world.rank());
   std::vector<int> in(out.size(), -1);
-  auto receiving = world.receive_begin(in.data(), static_cast<int64_t>(in.size() * 4), previous, Tag{5});
+  auto receiving =
+      world.receive_begin(in.data(), static_cast<int64_t>(in.size() * 4), previous, Tag{5});
   auto sending = world.send_begin(out.data(), static_cast<int64_t>(out.size() * 4), next, Tag{5});
   receiving.wait();
   sending.wait();
@@ -118,7 +125,8 @@ TEST(Comm, NullViewIsOneRank) {
   EXPECT_THROW(none.send(nullptr, 0, 0, Tag{0}), InternalError);
 }
 
-// MPI gives wrong data and no error when the roots of a broadcast differ: the comparison finds the first such call, on every rank alike.
+// MPI gives wrong data and no error when the roots of a broadcast differ: the comparison finds the
+// first such call, on every rank alike.
 TEST(Collectives, ThatDifferAreNamed) {
   const auto& world = test::world();
   if (world.size() == 1) GTEST_SKIP() << "one rank cannot differ from itself";
@@ -135,12 +143,12 @@ TEST(Collectives, ThatDifferAreNamed) {
       own->broadcast(&byte, 1, DType::u8, world.rank() == last ? last : 0);
     }
     ADD_FAILURE() << "the difference was not found";
-  } catch (const InternalError& error) {
-    message = error.what();
-  }
+  } catch (const InternalError& error) { message = error.what(); }
   compare_collectives(0);
-  EXPECT_EQ(message, base::text("the ranks of own called different collectives: the 4th was broadcast of 1 elements (type 0, root 0) on rank 0, ",
-                                "broadcast of 1 elements (type 0, root ", last, ") on rank ", last));
+  EXPECT_EQ(message,
+            base::text("the ranks of own called different collectives: the 4th was broadcast of 1 "
+                       "elements (type 0, root 0) on rank 0, ",
+                       "broadcast of 1 elements (type 0, root ", last, ") on rank ", last));
   world.barrier();
 }
 

@@ -19,26 +19,43 @@ namespace {
 
 constexpr Deadlines deadlines{.usual = 10, .io = 100};
 
-RankLife working(double silent, const std::string& where = "train") { return {{.silent = silent, .host = "n1", .where = where}, 0}; }
-RankLife waiting(double silent) { return {{.silent = silent, .waiting = true, .host = "n1", .where = "train", .call = "all_reduce of 8 B"}, 0}; }
-RankLife reading(double silent) { return {{.silent = silent, .io = true, .host = "n1", .where = "resume"}, 0}; }
+RankLife working(double silent, const std::string& where = "train") {
+  return {{.silent = silent, .host = "n1", .where = where}, 0};
+}
+RankLife waiting(double silent) {
+  return {{.silent = silent,
+           .waiting = true,
+           .host = "n1",
+           .where = "train",
+           .call = "all_reduce of 8 B"},
+          0};
+}
+RankLife reading(double silent) {
+  return {{.silent = silent, .io = true, .host = "n1", .where = "resume"}, 0};
+}
 
 TEST(Liveness, NobodyIsBlamedBeforeItsDeadline) {
-  EXPECT_FALSE(find_hang(std::vector{working(9), waiting(500), reading(99)}, deadlines)) << "a rank may wait for as long as others work";
+  EXPECT_FALSE(find_hang(std::vector{working(9), waiting(500), reading(99)}, deadlines))
+      << "a rank may wait for as long as others work";
   EXPECT_FALSE(find_hang(std::vector{waiting(9), waiting(500)}, deadlines));
 }
 
 TEST(Liveness, TheRankThatDidNotArriveIsNamed) {
-  const auto words = find_hang(std::vector{waiting(11), working(11, "train > actor step"), waiting(11)}, deadlines);
+  const auto words = find_hang(
+      std::vector{waiting(11), working(11, "train > actor step"), waiting(11)}, deadlines);
   ASSERT_TRUE(words);
-  EXPECT_NE(words->find("did not arrive: rank 1 (n1) in train > actor step"), std::string::npos) << *words;
-  EXPECT_NE(words->find("2 of 3 ranks wait: rank 0 (n1) in train, in all_reduce of 8 B"), std::string::npos) << *words;
+  EXPECT_NE(words->find("did not arrive: rank 1 (n1) in train > actor step"), std::string::npos)
+      << *words;
+  EXPECT_NE(words->find("2 of 3 ranks wait: rank 0 (n1) in train, in all_reduce of 8 B"),
+            std::string::npos)
+      << *words;
 }
 
 TEST(Liveness, ReadingAndWritingHaveTheirOwnDeadline) {
   EXPECT_TRUE(find_hang(std::vector{reading(101), waiting(101)}, deadlines));
   EXPECT_FALSE(find_hang(std::vector{reading(1e9)}, {.usual = 10, .io = 0})) << "0: never";
-  EXPECT_FALSE(find_hang(std::vector{reading(9)}, {.usual = 10, .io = 5})) << "never shorter than the usual one";
+  EXPECT_FALSE(find_hang(std::vector{reading(9)}, {.usual = 10, .io = 5}))
+      << "never shorter than the usual one";
 }
 
 TEST(Liveness, ZeroMeansNever) {
@@ -80,7 +97,8 @@ TEST(Watchdog, LeavesNothingBehind) {
   std::atomic<uint64_t> count{0};
   for (int i = 0; i < 20; ++i) {
     const Watchdog watchdog(test::world(), options_for_test(count));
-    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(60 * (test::world().rank() + 1)));
+    if (i % 2 == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(60 * (test::world().rank() + 1)));
   }
   EXPECT_EQ(test::world().sum(1), test::world().size());
 }
@@ -89,9 +107,12 @@ using WatchdogDeath = testing::Test;
 
 TEST(WatchdogDeath, SaysWhereAndEnds) {
   const job::LaunchFacts launch = job::read_launch(job::process_environment);
-  if (launch.size > 0) GTEST_SKIP() << "the process that dies is started again, without the launcher that started this one";
+  if (launch.size > 0)
+    GTEST_SKIP()
+        << "the process that dies is started again, without the launcher that started this one";
   // The process that dies is the program started again: it takes the folder from its parent.
-  const std::string own = std::filesystem::temp_directory_path() / base::text("trireme-hang-", getpid());
+  const std::string own =
+      std::filesystem::temp_directory_path() / base::text("trireme-hang-", getpid());
   setenv("TRIREME_TEST_HANG_FOLDER", own.c_str(), 0);
   const std::filesystem::path folder = std::getenv("TRIREME_TEST_HANG_FOLDER");
   testing::GTEST_FLAG(death_test_style) = "threadsafe";

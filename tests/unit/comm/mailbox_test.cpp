@@ -1,4 +1,5 @@
-// Mailboxes under load: every message once, whole, in the order of its sender, at any length of the queues, and nobody stands still.
+// Mailboxes under load: every message once, whole, in the order of its sender, at any length of the
+// queues, and nobody stands still.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -35,11 +36,13 @@ struct Note {
 
 std::string text_of(int from, int to, int64_t number) {
   std::mt19937 random(static_cast<uint32_t>(number * 131 + from * 17 + to));
-  const size_t length = random() % 50 == 0 ? random() % 20000 : random() % 200;  // some beyond what MPI sends eagerly
+  const size_t length =
+      random() % 50 == 0 ? random() % 20000 : random() % 200;  // some beyond what MPI sends eagerly
   return std::string(length, static_cast<char>('a' + random() % 26));
 }
 
-// A box that is left with mail under way, as where an error ends a run: those that come after it get none of that.
+// A box that is left with mail under way, as where an error ends a run: those that come after it
+// get none of that.
 TEST(Mailbox, LateMailComesToNobodyElse) {
   for (int round = 0; round < 20; ++round) {
     Mailbox<int> left(world(), "left", {});
@@ -54,7 +57,8 @@ TEST(Mailbox, LateMailComesToNobodyElse) {
   world().barrier();
 }
 
-// Each rank posts to random ranks, itself among them, with random pauses, and posts no more while the box is congested.
+// Each rank posts to random ranks, itself among them, with random pauses, and posts no more while
+// the box is congested.
 void storm(const MailLimits& limits, int64_t total) {
   const int size = world().size();
   const int me = world().rank();
@@ -83,11 +87,13 @@ void storm(const MailLimits& limits, int64_t total) {
       } else {
         EXPECT_EQ(note->text, text_of(note->from, me, note->number));
       }
-      if (random() % 1000 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+      if (random() % 1000 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
     }
     return ended == size && box.quiet();
   });
-  EXPECT_EQ(world().sum(std::accumulate(got.begin(), got.end(), int64_t{0})), mine * size + int64_t{size} * size);
+  EXPECT_EQ(world().sum(std::accumulate(got.begin(), got.end(), int64_t{0})),
+            mine * size + int64_t{size} * size);
   EXPECT_FALSE(box.congested());
   EXPECT_FALSE(box.take().has_value()) << "nothing comes twice";
   world().barrier();
@@ -97,7 +103,9 @@ TEST(Mailbox, EveryMessageArrivesOnceAndInOrder) { storm({}, messages_of_all());
 
 TEST(Mailbox, QueuesOfOneMessageStopNobody) { storm({.messages = 1}, messages_of_all()); }
 
-TEST(Mailbox, QueuesOfFewBytesStopNobody) { storm({.messages = 100, .bytes = 1}, messages_of_all() / 4); }
+TEST(Mailbox, QueuesOfFewBytesStopNobody) {
+  storm({.messages = 100, .bytes = 1}, messages_of_all() / 4);
+}
 
 TEST(Mailbox, LongMessagesTravelInPieces) {
   const int64_t before = max_count;

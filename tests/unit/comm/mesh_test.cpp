@@ -31,7 +31,8 @@ TEST(Mesh, LinesOfFourAxes) {
   EXPECT_EQ(mesh.place(Axis::tensor), tensor_place[static_cast<size_t>(world.rank())]);
 }
 
-// Every way to cut the ranks into four axes: each communicator has the ranks of its line, in order, and only places of its axis differ.
+// Every way to cut the ranks into four axes: each communicator has the ranks of its line, in order,
+// and only places of its axis differ.
 TEST(Mesh, CommunicatorsAreTheLines) {
   const auto& world = test::world();
   const int n = world.size();
@@ -39,7 +40,8 @@ TEST(Mesh, CommunicatorsAreTheLines) {
     for (int shard = 1; shard <= n; ++shard) {
       for (int context = 1; context <= n; ++context) {
         if (n % (data * shard * context) != 0) continue;
-        const Mesh mesh(world, first(n), {data, shard, context, n / (data * shard * context)}, "test");
+        const Mesh mesh(world, first(n), {data, shard, context, n / (data * shard * context)},
+                        "test");
         for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::tensor}) {
           const auto members = mesh.along(axis).gather_values(world.rank());
           EXPECT_EQ(members[static_cast<size_t>(mesh.place(axis))], world.rank());
@@ -47,10 +49,12 @@ TEST(Mesh, CommunicatorsAreTheLines) {
           const Lines lines = mesh.lines(axis);
           EXPECT_EQ(std::count(lines.begin(), lines.end(), members), 1);
         }
-        // The ranks of a batch share no sequence: those that cut the same one have another batch each.
+        // The ranks of a batch share no sequence: those that cut the same one have another batch
+        // each.
         EXPECT_EQ(mesh.batch().size(), data * shard);
         const int sharers = n / (data * shard);
-        for (const int rank : mesh.batch().gather_values(world.rank())) EXPECT_EQ(rank % sharers, world.rank() % sharers);
+        for (const int rank : mesh.batch().gather_values(world.rank()))
+          EXPECT_EQ(rank % sharers, world.rank() % sharers);
         EXPECT_EQ(mesh.all().size(), n);
       }
     }

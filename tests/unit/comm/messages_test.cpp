@@ -1,4 +1,5 @@
-// Byte strings and point-to-point messages, whole and cut into pieces, and the life of communicators.
+// Byte strings and point-to-point messages, whole and cut into pieces, and the life of
+// communicators.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ void whole_and_in_pieces(Body body) {
   max_count = before;
 }
 
-// What `from` sends to `to`: any bytes, a zero first, of a length that differs by pair and is often 0.
+// What `from` sends to `to`: any bytes, a zero first, of a length that differs by pair and is often
+// 0.
 std::string text_for(int from, int to) {
   std::string out;
   const int length = (from + to) % 3 == 0 ? 0 : 5 + 11 * from + 3 * to;
@@ -41,7 +43,9 @@ TEST(Strings, GatherOnEveryRootInRankOrder) {
   whole_and_in_pieces([&] {
     EXPECT_EQ(world().all_gather(mine), want);
     for (int root = 0; root < world().size(); ++root) {
-      EXPECT_EQ(world().gather(mine, root), world().rank() == root ? want : std::vector<std::string>{}) << "root " << root;
+      EXPECT_EQ(world().gather(mine, root),
+                world().rank() == root ? want : std::vector<std::string>{})
+          << "root " << root;
     }
   });
 }
@@ -56,7 +60,8 @@ TEST(Strings, BroadcastReplacesWhatIsThereWhateverItsLength) {
     for (int root = 0; root < world().size(); ++root) {
       const std::string here(static_cast<size_t>(20 * ((world().rank() + root) % 3)), 'x');
       const std::string from_root = text_for(root, 2) + "end";
-      EXPECT_EQ(world().broadcast(world().rank() == root ? from_root : here, root), from_root) << "root " << root;
+      EXPECT_EQ(world().broadcast(world().rank() == root ? from_root : here, root), from_root)
+          << "root " << root;
     }
   });
 }
@@ -96,14 +101,17 @@ TEST(Transfers, TagsTellMessagesApartInAnyOrder) {
     for (int tag = messages - 1; tag >= 0; --tag) {  // received in the opposite order
       auto& buffer = in[static_cast<size_t>(tag)];
       buffer.assign(text_for(previous(), tag).size(), '?');
-      pending.push_back(world().receive_begin(buffer.data(), static_cast<int64_t>(buffer.size()), previous(), Tag{tag}));
+      pending.push_back(world().receive_begin(buffer.data(), static_cast<int64_t>(buffer.size()),
+                                              previous(), Tag{tag}));
     }
     for (int tag = 0; tag < messages; ++tag) {
       const auto& text = out[static_cast<size_t>(tag)];
-      pending.push_back(world().send_begin(text.data(), static_cast<int64_t>(text.size()), next(), Tag{tag}));
+      pending.push_back(
+          world().send_begin(text.data(), static_cast<int64_t>(text.size()), next(), Tag{tag}));
     }
     for (auto& request : pending) request.wait();
-    for (int tag = 0; tag < messages; ++tag) EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), tag)) << "tag " << tag;
+    for (int tag = 0; tag < messages; ++tag)
+      EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), tag)) << "tag " << tag;
   });
 }
 
@@ -113,7 +121,9 @@ TEST(Transfers, BlockingOnesOfAnyLength) {
     for (const size_t length : {0, 1, 6, 7, 8, 1000}) {
       const std::string out(length, static_cast<char>('a' + world().rank()));
       std::string in(length, '?');
-      const auto send = [&] { world().send(out.data(), static_cast<int64_t>(length), next(), Tag{3}); };
+      const auto send = [&] {
+        world().send(out.data(), static_cast<int64_t>(length), next(), Tag{3});
+      };
       if (world().rank() > 0) send();  // rank 0 breaks the ring
       world().receive(in.data(), static_cast<int64_t>(length), previous(), Tag{3});
       if (world().rank() == 0) send();
@@ -131,7 +141,8 @@ TEST(Transfers, RequestsCompleteByTestByAssignmentAndByTheirEnd) {
   for (auto& value : out) value += 100 * world().rank();
   {
     std::vector<Request> sends;
-    for (int i = 0; i < 3; ++i) sends.push_back(world().send_begin(&out[static_cast<size_t>(i)], 8, next(), Tag{i}));
+    for (int i = 0; i < 3; ++i)
+      sends.push_back(world().send_begin(&out[static_cast<size_t>(i)], 8, next(), Tag{i}));
     Request received = world().receive_begin(&in[0], 8, previous(), Tag{0});
     while (!received.test()) std::this_thread::yield();
     EXPECT_TRUE(received.test()) << "done stays done";
@@ -139,7 +150,8 @@ TEST(Transfers, RequestsCompleteByTestByAssignmentAndByTheirEnd) {
     received = world().receive_begin(&in[2], 8, previous(), Tag{2});  // waits for the one before
     EXPECT_EQ(in[1], 11 + 100 * previous());
   }
-  EXPECT_EQ(in, (std::vector<int64_t>{10 + 100 * previous(), 11 + 100 * previous(), 12 + 100 * previous()}));
+  EXPECT_EQ(in, (std::vector<int64_t>{10 + 100 * previous(), 11 + 100 * previous(),
+                                      12 + 100 * previous()}));
 }
 
 // ---- communicators ----
@@ -149,7 +161,9 @@ class Frees {
  public:
   Frees() { MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &count, &key_, nullptr); }
   ~Frees() { MPI_Comm_free_keyval(&key_); }
-  void watch(const CommView& comm) const { MPI_Comm_set_attr(static_cast<MPI_Comm>(comm.native()), key_, const_cast<int*>(&freed_)); }
+  void watch(const CommView& comm) const {
+    MPI_Comm_set_attr(static_cast<MPI_Comm>(comm.native()), key_, const_cast<int*>(&freed_));
+  }
   int freed() const { return freed_; }
 
  private:

@@ -1,4 +1,5 @@
-// Pages: who touches them, that memory which cannot be had is an error and no signal, and what smaps and move_pages say.
+// Pages: who touches them, that memory which cannot be had is an error and no signal, and what
+// smaps and move_pages say.
 #include "trireme/comm/pages.hpp"
 
 #include <gmock/gmock.h>
@@ -53,7 +54,8 @@ TEST(Pages, ArePresentAfterwardsAndKeepTheirContents) {
 }
 
 TEST(Pages, MemoryThatCannotBeHadIsAnErrorAndNoSignal) {
-  auto* map = map_file(2 * MiB, 8 * MiB, PROT_READ | PROT_WRITE);  // a touch behind the file's end raises SIGBUS
+  auto* map = map_file(2 * MiB, 8 * MiB,
+                       PROT_READ | PROT_WRITE);  // a touch behind the file's end raises SIGBUS
   const int error = populate_pages(map, 8 * MiB, 2);
   if (error == EINVAL) GTEST_SKIP() << "a kernel before 5.14";
   EXPECT_NE(error, 0);
@@ -61,9 +63,11 @@ TEST(Pages, MemoryThatCannotBeHadIsAnErrorAndNoSignal) {
 }
 
 TEST(Pages, NewMemoryIsTouchedByAnyKernel) {
-  // Pages that nobody may touch around it: the kernel would join it with a neighbour, whose pages the report would have too.
+  // Pages that nobody may touch around it: the kernel would join it with a neighbour, whose pages
+  // the report would have too.
   constexpr int64_t guard = 64 * 1024;
-  auto* map = static_cast<std::byte*>(mmap(nullptr, 6 * MiB + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* map = static_cast<std::byte*>(
+      mmap(nullptr, 6 * MiB + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(map, MAP_FAILED);
   std::byte* memory = map + guard;
   ASSERT_EQ(mprotect(memory, 6 * MiB, PROT_READ | PROT_WRITE), 0);
@@ -74,9 +78,11 @@ TEST(Pages, NewMemoryIsTouchedByAnyKernel) {
 
 TEST(Pages, ReportsOfSmaps) {
   const std::string smaps =
-      "7f0000000000-7f0000400000 rw-s 00000000 00:01 12 /memfd:w (deleted)\nSize: 4096 kB\nRss: 4096 kB\nAnonHugePages: 0 kB\n"
+      "7f0000000000-7f0000400000 rw-s 00000000 00:01 12 /memfd:w (deleted)\nSize: 4096 kB\nRss: "
+      "4096 kB\nAnonHugePages: 0 kB\n"
       "ShmemPmdMapped: 2048 kB\nFilePmdMapped: 0 kB\nTHPeligible: 1\nVmFlags: rd wr sh\n"
-      "7f0000400000-7f0000800000 rw-p 00000000 00:00 0 \nRss: 1000 kB\nAnonHugePages: 512 kB\nVmFlags: rd wr\n";
+      "7f0000400000-7f0000800000 rw-p 00000000 00:00 0 \nRss: 1000 kB\nAnonHugePages: 512 "
+      "kB\nVmFlags: rd wr\n";
   const PageReport first = report_smaps(smaps, 0x7f0000000000, 4 * MiB);
   EXPECT_EQ(first.present, 4 * MiB);
   EXPECT_EQ(first.huge, 2 * MiB);
@@ -91,8 +97,10 @@ TEST(Pages, TextsForTheLog) {
   EXPECT_EQ(describe(report, 2), "75 % huge pages, NUMA nodes 0: 50 %, 1: 50 %");
   EXPECT_EQ(describe(report, 1), "75 % huge pages, one NUMA node");
   report += PageReport{8 * MiB, 0, {{1, 1024}}};
-  EXPECT_EQ(describe(page_report_from_text(to_text(report)), 2), "38 % huge pages, NUMA nodes 0: 25 %, 1: 75 %");
-  EXPECT_THAT(describe({MiB, 0, {}}, 2), AllOf(HasSubstr("KiB pages"), HasSubstr("NUMA nodes unknown")));
+  EXPECT_EQ(describe(page_report_from_text(to_text(report)), 2),
+            "38 % huge pages, NUMA nodes 0: 25 %, 1: 75 %");
+  EXPECT_THAT(describe({MiB, 0, {}}, 2),
+              AllOf(HasSubstr("KiB pages"), HasSubstr("NUMA nodes unknown")));
 }
 
 TEST(Pages, WhatTheAdministratorAllows) {
@@ -102,7 +110,8 @@ TEST(Pages, WhatTheAdministratorAllows) {
   EXPECT_EQ(numa_nodes_of_machine(root), 1);
   std::filesystem::create_directories(root / "sys/kernel/mm/transparent_hugepage");
   std::filesystem::create_directories(root / "sys/devices/system/node");
-  std::ofstream(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled") << "always within_size advise [never] deny force\n";
+  std::ofstream(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")
+      << "always within_size advise [never] deny force\n";
   std::ofstream(root / "sys/kernel/mm/transparent_hugepage/enabled") << "always [madvise] never\n";
   std::ofstream(root / "sys/devices/system/node/has_memory") << "0-3\n";
   EXPECT_EQ(huge_page_policy(HugePages::shared, root), "never");
@@ -150,7 +159,8 @@ TEST(SharedWindowPages, AreDealtToAll) {
   const int64_t part = world().rank() == 0 ? int64_t{world().size()} * 8 * MiB : 0;
   const SharedWindow window(world(), part, "dealt", Placement::dealt);
   EXPECT_EQ(window.total_bytes(), world().size() * 8 * MiB);
-  EXPECT_EQ(report_pages(window.part(0), window.total_bytes()).present, 8 * MiB) << "not all of them by rank 0";
+  EXPECT_EQ(report_pages(window.part(0), window.total_bytes()).present, 8 * MiB)
+      << "not all of them by rank 0";
 }
 
 // Whoever touched them: all pages are backed when the constructor returns.
@@ -159,8 +169,10 @@ TEST(SharedWindowPages, AreAllThere) {
     const SharedWindow window(world(), 5 * MiB + 1, "there", placement);
     const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
     std::vector<unsigned char> present(static_cast<size_t>(window.total_bytes() / page));
-    ASSERT_EQ(mincore(window.part(0), static_cast<size_t>(window.total_bytes()), present.data()), 0);
-    EXPECT_TRUE(std::all_of(present.begin(), present.end(), [](unsigned char p) { return (p & 1) != 0; }));
+    ASSERT_EQ(mincore(window.part(0), static_cast<size_t>(window.total_bytes()), present.data()),
+              0);
+    EXPECT_TRUE(
+        std::all_of(present.begin(), present.end(), [](unsigned char p) { return (p & 1) != 0; }));
     EXPECT_THAT(window.kind(), AllOf(StartsWith("memfd, "), HasSubstr("NUMA node")));
   }
 }

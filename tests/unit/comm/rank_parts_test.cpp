@@ -1,4 +1,5 @@
-// Parts of sums over the ranks: in shared memory and gathered by MPI, the same numbers in every part, sum after sum.
+// Parts of sums over the ranks: in shared memory and gathered by MPI, the same numbers in every
+// part, sum after sum.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,14 +18,17 @@ namespace {
 using test::world;
 using testing::HasSubstr;
 
-float value(int rank, int64_t sum, int64_t i) { return static_cast<float>(rank * 1000003 + sum * 101 + i) * 0.37f; }
+float value(int rank, int64_t sum, int64_t i) {
+  return static_cast<float>(rank * 1000003 + sum * 101 + i) * 0.37f;
+}
 
 // Numbers of all parts that are not what their ranks wrote for this sum.
 int64_t wrong_numbers(RankParts& parts, int64_t sum, int64_t count) {
   const RankParts::Sources sources = parts.sources();
   int64_t wrong = 0;
   for (int rank = 0; rank < world().size(); ++rank) {
-    for (int64_t i = 0; i < count; ++i) wrong += sources.first[rank * sources.stride + i] != value(rank, sum, i);
+    for (int64_t i = 0; i < count; ++i)
+      wrong += sources.first[rank * sources.stride + i] != value(rank, sum, i);
   }
   return wrong;
 }
@@ -44,10 +48,13 @@ TEST_P(Parts, OfEveryRankAreThoseOfTheSum) {
     for (int i = 0; i < 40; ++i, ++sum) {
       const int64_t count = 1 + (sum * 131) % room;
       write_part(*parts, sum, count);
-      // Every rank is late in its turn, in front of the meeting or while the others go on to the next sum.
-      if (sum % (2 * world().size()) == world().rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      // Every rank is late in its turn, in front of the meeting or while the others go on to the
+      // next sum.
+      if (sum % (2 * world().size()) == world().rank())
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       parts->meet(count);
-      if (sum % (2 * world().size()) == world().size() + world().rank()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (sum % (2 * world().size()) == world().size() + world().rank())
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       wrong += wrong_numbers(*parts, sum, count);
     }
   }
@@ -56,7 +63,8 @@ TEST_P(Parts, OfEveryRankAreThoseOfTheSum) {
 
 // A thread that is behind the meeting may read while another one writes the next part.
 TEST_P(Parts, AreThereWhileTheNextOnesAreWritten) {
-  if (!GetParam()) return;  // gathered parts are all in one place: FusedBackend's threads meet in between
+  if (!GetParam())
+    return;  // gathered parts are all in one place: FusedBackend's threads meet in between
   const auto parts = make_rank_parts(world(), true);
   parts->reserve(100);
   write_part(*parts, 0, 100);
@@ -85,7 +93,8 @@ TEST_P(Parts, WaitingIsSeenByTheWatchdog) {
     parts->meet(10);
     watchdog.join();
     EXPECT_TRUE(seen.waiting);
-    EXPECT_THAT(seen.call, HasSubstr(GetParam() ? "sum of parts of 40 B on " + world().name() : "all_gather"));
+    EXPECT_THAT(seen.call,
+                HasSubstr(GetParam() ? "sum of parts of 40 B on " + world().name() : "all_gather"));
   } else {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     parts->meet(10);
@@ -93,7 +102,8 @@ TEST_P(Parts, WaitingIsSeenByTheWatchdog) {
   EXPECT_EQ(wrong_numbers(*parts, 0, 10), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Parts, testing::Bool(), [](const auto& way) { return way.param ? "Shared" : "Gathered"; });
+INSTANTIATE_TEST_SUITE_P(Ways, Parts, testing::Bool(),
+                         [](const auto& way) { return way.param ? "Shared" : "Gathered"; });
 
 TEST(RankParts, SayWhichWayTheyGo) {
   EXPECT_EQ(make_rank_parts(world(), true)->kind(), "memory that they share");

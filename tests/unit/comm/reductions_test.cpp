@@ -1,5 +1,6 @@
-// Collectives on numbers against a loop over all ranks' data, which every rank knows by formula: each type, operation and count, in
-// one MPI call and cut into pieces as counts beyond MPI's int are.
+// Collectives on numbers against a loop over all ranks' data, which every rank knows by formula:
+// each type, operation and count, in one MPI call and cut into pieces as counts beyond MPI's int
+// are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,12 +33,16 @@ class PieceLimit {
   int64_t before_;
 };
 
-// Element i of a rank. Sums over four ranks are exact in every type, so no order of addition matters. (A sum of u8 that overflows
-// wraps around or saturates in Open MPI 4.1, by its length.)
+// Element i of a rank. Sums over four ranks are exact in every type, so no order of addition
+// matters. (A sum of u8 that overflows wraps around or saturates in Open MPI 4.1, by its length.)
 template <class T>
 T value(int rank, int64_t i) {
-  const uint64_t mixed = (static_cast<uint64_t>(i) * 977 + static_cast<uint64_t>(rank) * 7919 + 13) * 0x9E3779B97F4A7C15u >> 40;
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(static_cast<int>(mixed % 4001) - 2000) / 4;
+  const uint64_t mixed =
+      (static_cast<uint64_t>(i) * 977 + static_cast<uint64_t>(rank) * 7919 + 13) *
+          0x9E3779B97F4A7C15u >>
+      40;
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(static_cast<int>(mixed % 4001) - 2000) / 4;
   if constexpr (sizeof(T) == 8) return static_cast<T>(mixed << 33);
   if constexpr (sizeof(T) == 1) return static_cast<T>(mixed % 64);
   return static_cast<T>(mixed);
@@ -97,7 +102,9 @@ TYPED_TEST(Numbers, AllReduceIsTheLoopOverRanks) {
     for (const Op op : this->operations()) {
       auto data = values_of<TypeParam>(world().rank(), count);
       world().all_reduce(data.data(), count, dtype_of<TypeParam>(), op);
-      for (int64_t i = 0; i < count; ++i) ASSERT_EQ(data[static_cast<size_t>(i)], over_all_ranks<TypeParam>(i, op)) << static_cast<int>(op) << " at " << i;
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(data[static_cast<size_t>(i)], over_all_ranks<TypeParam>(i, op))
+            << static_cast<int>(op) << " at " << i;
     }
   });
 }
@@ -128,7 +135,9 @@ TYPED_TEST(Numbers, BroadcastFromEveryRoot) {
 
 // ---- bf16: the upper half of a float ----
 
-uint16_t bits_of(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+uint16_t bits_of(float value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
 float float_of(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 // The sum of one value from rank 0, one from the last rank and zeros: exact in fp32, rounded once.
@@ -160,12 +169,15 @@ TEST(Bf16Sums, InfinityAndNaN) {
   }
   EXPECT_EQ(sum_of_two(-infinity, 0), -infinity);
   EXPECT_TRUE(std::isnan(sum_of_two(std::numeric_limits<float>::quiet_NaN(), 0)));
-  EXPECT_TRUE(std::isnan(sum_of_two(float_of(0x7F81), 0))) << "a payload in the low bits must not become infinity";
+  EXPECT_TRUE(std::isnan(sum_of_two(float_of(0x7F81), 0)))
+      << "a payload in the low bits must not become infinity";
 }
 
 TEST(Bf16Sums, AreTheSameEverywhereAndOneRoundingAPairOff) {
   constexpr int64_t count = 999;
-  const auto element = [](int rank, int64_t i) { return float_of(bits_of(value<float>(rank, i) * 0.37f)); };
+  const auto element = [](int rank, int64_t i) {
+    return float_of(bits_of(value<float>(rank, i) * 0.37f));
+  };
   for (const int64_t limit : {one_call, small_pieces}) {
     const PieceLimit pieces(limit);
     std::vector<uint16_t> sums;
@@ -174,11 +186,15 @@ TEST(Bf16Sums, AreTheSameEverywhereAndOneRoundingAPairOff) {
     for (int64_t i = 0; i < count; ++i) {
       double exact = 0;
       double magnitude = 0;
-      for (int rank = 0; rank < world().size(); ++rank) exact += element(rank, i), magnitude += std::abs(element(rank, i));
-      ASSERT_LE(std::abs(float_of(sums[static_cast<size_t>(i)]) - exact), (world().size() - 1) * 0x1p-8 * 1.01 * magnitude) << i;
+      for (int rank = 0; rank < world().size(); ++rank)
+        exact += element(rank, i), magnitude += std::abs(element(rank, i));
+      ASSERT_LE(std::abs(float_of(sums[static_cast<size_t>(i)]) - exact),
+                (world().size() - 1) * 0x1p-8 * 1.01 * magnitude)
+          << i;
     }
     const auto* bytes = reinterpret_cast<const char*>(sums.data());
-    for (const auto& other : world().all_gather({bytes, sums.size() * 2})) EXPECT_EQ(other, std::string(bytes, sums.size() * 2));
+    for (const auto& other : world().all_gather({bytes, sums.size() * 2}))
+      EXPECT_EQ(other, std::string(bytes, sums.size() * 2));
   }
 }
 
@@ -196,8 +212,10 @@ std::string refusal(DType type, Op op) {
 }
 
 TEST(Reductions, WhatHasNoMeaningIsAnErrorThatNamesTheCall) {
-  for (const Op op : {Op::min, Op::max, Op::bit_or}) EXPECT_THAT(refusal(DType::bf16, op), HasSubstr("bf16 has sums only"));
-  for (const DType type : {DType::f32, DType::f64}) EXPECT_THAT(refusal(type, Op::bit_or), HasSubstr("MPI_Allreduce"));
+  for (const Op op : {Op::min, Op::max, Op::bit_or})
+    EXPECT_THAT(refusal(DType::bf16, op), HasSubstr("bf16 has sums only"));
+  for (const DType type : {DType::f32, DType::f64})
+    EXPECT_THAT(refusal(type, Op::bit_or), HasSubstr("MPI_Allreduce"));
   EXPECT_EQ(world().sum(1), world().size()) << "the communicator works after an error";
 }
 

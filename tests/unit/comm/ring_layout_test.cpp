@@ -1,5 +1,5 @@
-// Where rings keep their stages, who may use them when, sums of shards of any sizes and the ledger of collectives: each against a model of it that
-// counts elements one by one.
+// Where rings keep their stages, who may use them when, sums of shards of any sizes and the ledger
+// of collectives: each against a model of it that counts elements one by one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,8 @@ std::vector<SlotGeometry> draw_stages(std::mt19937& random, int64_t ranks) {
   std::map<size_t, int64_t> size_of_id;
   for (size_t s = 0; s < stages.size(); ++s) {
     std::set<size_t> ids;
-    for (size_t p = 0; p < 1 + random() % 4; ++p) ids.insert(random() % 3 == 0 ? 0 : 1 + s * 4 + p);  // parameter 0 is in several stages
+    for (size_t p = 0; p < 1 + random() % 4; ++p)
+      ids.insert(random() % 3 == 0 ? 0 : 1 + s * 4 + p);  // parameter 0 is in several stages
     for (const size_t id : ids) {
       const auto per_rank = size_of_id.try_emplace(id, 1 + random() % 100).first->second;
       stages[s].parameters.push_back({id, stages[s].elements, per_rank});
@@ -44,7 +45,9 @@ TEST(TwoStageArena, NeighboursNeverMeetAndItIsNoLongerThanAPair) {
     std::vector<SlotGeometry> stages(1 + random() % 7);
     for (auto& stage : stages) stage.elements = static_cast<int64_t>(random() % 500);
     const TwoStageArena arena(stages);
-    const auto rounded = [&](int s) { return (stages[static_cast<size_t>(s)].elements + 31) / 32 * 32; };
+    const auto rounded = [&](int s) {
+      return (stages[static_cast<size_t>(s)].elements + 31) / 32 * 32;
+    };
     int64_t longest = 0;
     for (int s = 0; s < arena.stages(); ++s) {
       EXPECT_GE(arena.begin(s), 0);
@@ -55,7 +58,8 @@ TEST(TwoStageArena, NeighboursNeverMeetAndItIsNoLongerThanAPair) {
       EXPECT_FALSE(s + 1 < arena.stages() && arena.overlap(s, s + 1));
       for (int t = 0; t < arena.stages(); ++t) {
         bool shared = false;
-        for (int64_t e = arena.begin(s); e < arena.end(s); ++e) shared = shared || (e >= arena.begin(t) && e < arena.end(t));
+        for (int64_t e = arena.begin(s); e < arena.end(s); ++e)
+          shared = shared || (e >= arena.begin(t) && e < arena.end(t));
         EXPECT_EQ(arena.overlap(s, t), shared) << s << " and " << t;
       }
     }
@@ -79,7 +83,8 @@ TEST(ParameterStorage, EveryParameterHasItsPlaceOnce) {
       if (!want.contains(id)) continue;
       EXPECT_EQ(storage.offset[id] % 32, 0);
       EXPECT_EQ(storage.per_rank[id], want[id]);
-      for (int64_t e = 0; e < copies * want[id]; ++e) ++taken.at(static_cast<size_t>(storage.offset[id] + e));
+      for (int64_t e = 0; e < copies * want[id]; ++e)
+        ++taken.at(static_cast<size_t>(storage.offset[id] + e));
     }
     EXPECT_LE(*std::max_element(taken.begin(), taken.end()), 1);
   }
@@ -108,7 +113,9 @@ TEST(RingLayout, AllowsWhatOverwritesNothingInUse) {
     for (int step = 0; step < 40; ++step) {
       const int stage = static_cast<int>(random() % stages.size());
       const auto over = [&](const std::set<int>& others) {
-        return std::any_of(others.begin(), others.end(), [&](int other) { return other != stage && arena.overlap(stage, other); });
+        return std::any_of(others.begin(), others.end(), [&](int other) {
+          return other != stage && arena.overlap(stage, other);
+        });
       };
       std::string error;
       bool wrong = false;
@@ -117,7 +124,8 @@ TEST(RingLayout, AllowsWhatOverwritesNothingInUse) {
           wrong = over(used);
           error = refused([&] { layout.occupy(stage); });
           if (wrong) break;
-          std::erase_if(held, [&](int other) { return other != stage && arena.overlap(stage, other); });
+          std::erase_if(held,
+                        [&](int other) { return other != stage && arena.overlap(stage, other); });
           held.insert(stage);
           break;
         case 1:
@@ -159,16 +167,21 @@ TEST(RingLayout, AllowsWhatOverwritesNothingInUse) {
 
 // ---- sums ----
 
-std::unique_ptr<ShardExchange> exchange_of(const std::vector<SlotGeometry>& stages, ExchangeKind kind) {
+std::unique_ptr<ShardExchange> exchange_of(const std::vector<SlotGeometry>& stages,
+                                           ExchangeKind kind) {
   ExchangeOptions options;
   options.kind = kind;
   options.weight_type = DType::f32;
   return make_shard_exchange(test::world(), stages, options);
 }
 
-// What rank `rank` writes at element e of a parameter: small whole numbers, whose sums are exact in any order.
+// What rank `rank` writes at element e of a parameter: small whole numbers, whose sums are exact in
+// any order.
 float gradient_value(int rank, size_t stage, size_t id, int64_t e) {
-  return static_cast<float>((static_cast<int64_t>(stage) * 31 + static_cast<int64_t>(id) * 17 + e * 7 + rank * 101) % 1000 - 500);
+  return static_cast<float>(
+      (static_cast<int64_t>(stage) * 31 + static_cast<int64_t>(id) * 17 + e * 7 + rank * 101) %
+          1000 -
+      500);
 }
 
 TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
@@ -182,7 +195,8 @@ TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
       for (const auto& stage : stages) {
         for (const auto& parameter : stage.parameters) {
           auto* slice = reinterpret_cast<float*>(exchange->own_slice(parameter.id));
-          for (int64_t e = 0; e < parameter.per_rank; ++e) slice[e] = gradient_value(world.rank(), 99, parameter.id, e);
+          for (int64_t e = 0; e < parameter.per_rank; ++e)
+            slice[e] = gradient_value(world.rank(), 99, parameter.id, e);
         }
       }
       exchange->end_update();
@@ -200,7 +214,8 @@ TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
           float whole = 0;
           for (int64_t e = 0; e < world.size() * per_rank; ++e) {
             std::memcpy(&whole, weights[p] + e * 4, 4);
-            ASSERT_EQ(whole, gradient_value(static_cast<int>(e / per_rank), 99, id, e % per_rank)) << "weight " << e << " of " << id;
+            ASSERT_EQ(whole, gradient_value(static_cast<int>(e / per_rank), 99, id, e % per_rank))
+                << "weight " << e << " of " << id;
             ASSERT_EQ(gradients[p][e], 0) << "zeroed";
             gradients[p][e] = gradient_value(world.rank(), s, id, e);
           }
@@ -213,8 +228,11 @@ TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
         for (size_t p = 0; p < parameters.size(); ++p) {
           for (int64_t e = 0; e < parameters[p].per_rank; ++e) {
             float want = 0.5f;
-            for (int rank = 0; rank < world.size(); ++rank) want += gradient_value(rank, s, parameters[p].id, world.rank() * parameters[p].per_rank + e);
-            ASSERT_EQ(sums[p][static_cast<size_t>(e)], want) << exchange->kind() << " stage " << s << " element " << e;
+            for (int rank = 0; rank < world.size(); ++rank)
+              want += gradient_value(rank, s, parameters[p].id,
+                                     world.rank() * parameters[p].per_rank + e);
+            ASSERT_EQ(sums[p][static_cast<size_t>(e)], want)
+                << exchange->kind() << " stage " << s << " element " << e;
           }
         }
       }
@@ -223,16 +241,19 @@ TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
   }
 }
 
-// The sum is taken from left to right and then added: the same bits for any number of threads and sources.
+// The sum is taken from left to right and then added: the same bits for any number of threads and
+// sources.
 TEST(AddInOrder, IsTheSumFromLeftToRight) {
   std::mt19937 random(7);
   for (const size_t sources : {size_t{1}, size_t{2}, size_t{3}, size_t{5}}) {
-    for (const size_t count : {size_t{0}, size_t{1}, size_t{2047}, size_t{2048}, size_t{2049}, size_t{70001}}) {
+    for (const size_t count :
+         {size_t{0}, size_t{1}, size_t{2047}, size_t{2048}, size_t{2049}, size_t{70001}}) {
       std::vector<std::vector<float>> values(sources, std::vector<float>(count));
       std::vector<float> into(count), want(count);
       Sources from;
       for (auto& part : values) {
-        for (float& v : part) v = static_cast<float>(random()) / static_cast<float>(1 + random() % 1000);
+        for (float& v : part)
+          v = static_cast<float>(random()) / static_cast<float>(1 + random() % 1000);
         from.push_back(reinterpret_cast<const std::byte*>(part.data()));
       }
       for (size_t i = 0; i < count; ++i) {
@@ -244,9 +265,10 @@ TEST(AddInOrder, IsTheSumFromLeftToRight) {
       std::vector<float> in_parts = into;
       add_in_order(into.data(), DType::f32, from, static_cast<int64_t>(count), {});
       EXPECT_EQ(into, want) << sources << " of " << count;
-      add_in_order(in_parts.data(), DType::f32, from, static_cast<int64_t>(count), [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {
-        for (int64_t i = 0; i < n; i += 1001) body(i, std::min(n, i + 1001));
-      });
+      add_in_order(in_parts.data(), DType::f32, from, static_cast<int64_t>(count),
+                   [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {
+                     for (int64_t i = 0; i < n; i += 1001) body(i, std::min(n, i + 1001));
+                   });
       EXPECT_EQ(in_parts, want);
     }
   }
@@ -290,9 +312,11 @@ TEST(AddInOrder, WidensHalfPrecisionAndRoundsWhatGoesOn) {
 
 TEST(RoundInPlace, LeavesEveryValueAtTheBeginning) {
   std::mt19937 random(5);
-  const ParallelFor backwards = [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {  // as threads might
-    for (int64_t end = n; end > 0; end -= std::min<int64_t>(end, 4099)) body(std::max<int64_t>(0, end - 4099), end);
-  };
+  const ParallelFor backwards =
+      [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {  // as threads might
+        for (int64_t end = n; end > 0; end -= std::min<int64_t>(end, 4099))
+          body(std::max<int64_t>(0, end - 4099), end);
+      };
   for (const int64_t count : {0, 1, 2047, 2049, 65536, 65537, 131073, 400003}) {
     std::vector<float> values(static_cast<size_t>(count) + 1, 3.f);
     std::vector<uint16_t> want;
@@ -324,7 +348,8 @@ TEST(RingMemory, GrowsForTheLargestAndTellsTheOthers) {
   std::vector<int64_t> made;
   const auto allocate = [&](int64_t bytes) {
     made.push_back(bytes);
-    return std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)], std::default_delete<std::byte[]>());
+    return std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)],
+                                      std::default_delete<std::byte[]>());
   };
   RingMemory memory;
   FakeTenant a, b, c;
@@ -356,13 +381,22 @@ TEST(RingMemory, GrowsForTheLargestAndTellsTheOthers) {
 TEST(Ledger, TellsEveryDifferenceAndTheOrder) {
   const auto hash_of = [](const std::vector<std::tuple<const char*, int64_t, int, int>>& calls) {
     Ledger ledger;
-    for (const auto& [operation, count, type, root] : calls) ledger.note(operation, count, type, root);
+    for (const auto& [operation, count, type, root] : calls)
+      ledger.note(operation, count, type, root);
     return ledger.hash();
   };
   std::set<uint64_t> hashes;
   for (const auto& calls : std::vector<std::vector<std::tuple<const char*, int64_t, int, int>>>{
-           {}, {{"barrier", 0, 0, -1}}, {{"broadcast", 0, 0, -1}}, {{"broadcast", 1, 0, -1}}, {{"broadcast", int64_t{1} << 32, 0, -1}}, {{"broadcast", 1, 1, -1}},
-           {{"broadcast", 1, 0, 0}}, {{"broadcast", 1, 0, 1}}, {{"broadcast", 1, 0, 0}, {"barrier", 0, 0, -1}}, {{"barrier", 0, 0, -1}, {"broadcast", 1, 0, 0}}}) {
+           {},
+           {{"barrier", 0, 0, -1}},
+           {{"broadcast", 0, 0, -1}},
+           {{"broadcast", 1, 0, -1}},
+           {{"broadcast", int64_t{1} << 32, 0, -1}},
+           {{"broadcast", 1, 1, -1}},
+           {{"broadcast", 1, 0, 0}},
+           {{"broadcast", 1, 0, 1}},
+           {{"broadcast", 1, 0, 0}, {"barrier", 0, 0, -1}},
+           {{"barrier", 0, 0, -1}, {"broadcast", 1, 0, 0}}}) {
     EXPECT_TRUE(hashes.insert(hash_of(calls)).second);
     EXPECT_EQ(hash_of(calls), hash_of(calls));
   }
@@ -370,7 +404,8 @@ TEST(Ledger, TellsEveryDifferenceAndTheOrder) {
 
 TEST(Ledger, KeepsTheLastCallsAndSaysWhatTheyWere) {
   Ledger ledger;
-  for (int64_t call = 0; call < 2 * Ledger::kept + 3; ++call) ledger.note("a_name_longer_than_its_place", call, 3, call % 2 == 0 ? 0 : -1);
+  for (int64_t call = 0; call < 2 * Ledger::kept + 3; ++call)
+    ledger.note("a_name_longer_than_its_place", call, 3, call % 2 == 0 ? 0 : -1);
   EXPECT_EQ(ledger.calls(), 2 * Ledger::kept + 3);
   for (int64_t call = ledger.calls() - Ledger::kept; call < ledger.calls(); ++call) {
     EXPECT_EQ(ledger.last()[static_cast<size_t>(call % Ledger::kept)].count, call);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "trireme/comm/roles.hpp"
 #include "support/world.hpp"
+#include "trireme/comm/roles.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::comm {
@@ -60,7 +60,8 @@ TEST(Roles, WhatDoesNotDivideIsRefused) {
   EXPECT_THROW(make_roles(options, world), UserError);
 }
 
-// The communicator has exactly `members`, in that order; a rank that is none of them is alone in it.
+// The communicator has exactly `members`, in that order; a rank that is none of them is alone in
+// it.
 void expect_members(const CommView& comm, const std::vector<int>& members) {
   const int me = test::world().rank();
   const auto found = std::find(members.begin(), members.end(), me);
@@ -85,14 +86,21 @@ TEST(Roles, CommunicatorsHaveTheRanksOfTheMap) {
   const int n = world.size();
   const int half = std::max(1, n / 2);
   const std::string last = base::text(n - 1, "-", n - 1);
-  const std::vector<config::RanksOptions> decks{{"", "", ""},         {"1", "", ""},        {"", base::text(half), ""}, {"nodes:0", "nodes:0", "1"},
-                                                {last, "0-0", last},  {"", last, "nodes:0"}, {base::text(n), "", last},  {base::text(half), base::text(half), last}};
+  const std::vector<config::RanksOptions> decks{{"", "", ""},
+                                                {"1", "", ""},
+                                                {"", base::text(half), ""},
+                                                {"nodes:0", "nodes:0", "1"},
+                                                {last, "0-0", last},
+                                                {"", last, "nodes:0"},
+                                                {base::text(n), "", last},
+                                                {base::text(half), base::text(half), last}};
   for (size_t d = 0; d < decks.size(); ++d) {
     SCOPED_TRACE(testing::Message() << "deck " << d);
     config::Options options;
     options.ranks = decks[d];
     const Roles roles = make_roles(options, world);
-    EXPECT_EQ(roles.map, config::resolve_ranks(decks[d], n, std::vector<int>(static_cast<size_t>(n), 0)));
+    EXPECT_EQ(roles.map,
+              config::resolve_ranks(decks[d], n, std::vector<int>(static_cast<size_t>(n), 0)));
     expect_members(roles.trainers.all(), roles.map.trainer);
     expect_members(roles.rewards.all(), roles.map.reward);
     expect_members(roles.trainers.along(Axis::shard), roles.map.trainer);
@@ -118,7 +126,8 @@ TEST(Roles, EveryGroupingOfFourRanks) {
     expect_members(roles.trainers.along(Axis::shard), group_of(roles.shard_ranks()));
     expect_members(roles.generators.along(Axis::tensor), group_of(roles.replica_ranks()));
     std::vector<int> same_shard;
-    for (const auto& shard : roles.shard_ranks()) same_shard.push_back(shard[static_cast<size_t>(roles.trainers.place(Axis::shard))]);
+    for (const auto& shard : roles.shard_ranks())
+      same_shard.push_back(shard[static_cast<size_t>(roles.trainers.place(Axis::shard))]);
     expect_members(roles.trainers.along(Axis::data), same_shard);
   }
 }
@@ -132,7 +141,8 @@ TEST(Roles, RanksThatAreNotThereAreRefusedOnEveryRank) {
   };
   const std::string beyond = base::text(world.size());
   EXPECT_THAT(refusal({beyond + "-" + beyond, "", ""}), testing::HasSubstr("ranks.trainer"));
-  EXPECT_THAT(refusal({"", "nodes:1", ""}), testing::AllOf(testing::HasSubstr("ranks.generator"), testing::HasSubstr("node 1")));
+  EXPECT_THAT(refusal({"", "nodes:1", ""}),
+              testing::AllOf(testing::HasSubstr("ranks.generator"), testing::HasSubstr("node 1")));
   EXPECT_THAT(refusal({"", "", "0"}), testing::HasSubstr("ranks.reward"));
   EXPECT_EQ(world.sum(1), world.size()) << "nobody waits for the others";
 }

@@ -32,11 +32,13 @@ TEST(Stop, ContinueSignalIsNoStop) {
 
 TEST(Stop, FilesInTheRunFolderSaveAndStop) {
   const auto& world = test::world();
-  const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
+  const auto path = std::filesystem::temp_directory_path() /
+                    base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
   if (world.rank() == 0) std::ofstream(path) << "";
   world.barrier();
   EXPECT_EQ(agree_to_stop(world, {.stop = {}, .save = path}), job::StopReason::save_and_go_on);
-  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), job::StopReason::stop_file) << "stopping saves as well";
+  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), job::StopReason::stop_file)
+      << "stopping saves as well";
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove(path);
 }
@@ -44,7 +46,9 @@ TEST(Stop, FilesInTheRunFolderSaveAndStop) {
 TEST(Stop, AnyRanksWishCounts) {
   const auto& world = test::world();
   const bool mine = world.rank() == world.size() - 1;
-  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? job::StopReason::walltime : job::StopReason::none), job::StopReason::walltime);
+  EXPECT_EQ(
+      agree_to_stop(world, no_file(), mine ? job::StopReason::walltime : job::StopReason::none),
+      job::StopReason::walltime);
 }
 
 TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(job::seconds_since_terminate()); }

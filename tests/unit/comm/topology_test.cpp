@@ -28,7 +28,9 @@ TEST(SharedWindow, EveryRankSeesEveryPart) {
   mine->store(100 + world.rank(), std::memory_order_release);
   world.barrier();
   for (int r = 0; r < world.size(); ++r) {
-    EXPECT_EQ(reinterpret_cast<std::atomic<int64_t>*>(window.part(r))->load(std::memory_order_acquire), 100 + r);
+    EXPECT_EQ(
+        reinterpret_cast<std::atomic<int64_t>*>(window.part(r))->load(std::memory_order_acquire),
+        100 + r);
     EXPECT_EQ(window.part_bytes(r), 4096 * (r + 1));
   }
   world.barrier();
@@ -56,9 +58,7 @@ TEST(SharedWindow, MovesKeepTheMemory) {
 
 TEST(ClockOffset, IsNothingOnOneMachine) {
   const double offset = measure_clock_offset(world());
-  if (world().rank() == 0) {
-    EXPECT_EQ(offset, 0);
-  }
+  if (world().rank() == 0) { EXPECT_EQ(offset, 0); }
   EXPECT_LT(std::abs(offset), 10) << "half a round trip";
 }
 

@@ -1,4 +1,5 @@
-// Shared windows in the memory map of the process, and what the exchanges count: bytes by hand from the geometry.
+// Shared windows in the memory map of the process, and what the exchanges count: bytes by hand from
+// the geometry.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,11 +24,15 @@ using testing::HasSubstr;
 int64_t maps_of(const std::string& name) {
   std::ifstream file("/proc/self/maps");
   int64_t found = 0;
-  for (std::string line; std::getline(file, line);) found += line.find("memfd:" + name + " ") != std::string::npos;
+  for (std::string line; std::getline(file, line);)
+    found += line.find("memfd:" + name + " ") != std::string::npos;
   return found;
 }
 
-int64_t open_descriptors() { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator{}); }
+int64_t open_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator{});
+}
 
 std::byte byte(int rank, int64_t i) { return static_cast<std::byte>(i * 31 + rank * 17 + 1); }
 
@@ -53,13 +58,15 @@ TEST(SharedWindow, ZeroAtFirstAndTheSameForAllBehindABarrier) {
   constexpr int64_t bytes = 10000;
   const SharedWindow window(world(), bytes, "bytes");
   const auto* all = window.part(0);
-  EXPECT_TRUE(std::all_of(all, all + window.total_bytes(), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(
+      std::all_of(all, all + window.total_bytes(), [](std::byte b) { return b == std::byte{0}; }));
   world().barrier();
   for (int64_t i = 0; i < bytes; ++i) window.part(world().rank())[i] = byte(world().rank(), i);
   world().barrier();
   for (int rank = 0; rank < world().size(); ++rank) {
     int64_t wrong = 0;
-    for (int64_t i = 0; i < window.part_bytes(rank); ++i) wrong += window.part(rank)[i] != (i < bytes ? byte(rank, i) : std::byte{0});
+    for (int64_t i = 0; i < window.part_bytes(rank); ++i)
+      wrong += window.part(rank)[i] != (i < bytes ? byte(rank, i) : std::byte{0});
     EXPECT_EQ(wrong, 0) << "part of rank " << rank;
   }
   world().barrier();
@@ -84,7 +91,8 @@ TEST(SharedWindow, LeavesNeitherMapsNorDescriptorsBehind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// Whoever is told where an address lies reads it there, in a map of its own, also behind the window's end of life elsewhere.
+// Whoever is told where an address lies reads it there, in a map of its own, also behind the
+// window's end of life elsewhere.
 TEST(SharedWindow, IsFoundByItsAddressesAndReadByOthers) {
   const Comm alone = Comm::split(world(), world().rank(), 0, "alone");
   const auto me = static_cast<size_t>(world().rank());
@@ -100,7 +108,8 @@ TEST(SharedWindow, IsFoundByItsAddressesAndReadByOthers) {
   for (const WindowPlace& one : all) views.emplace_back(one.file);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     ASSERT_TRUE(views[rank].valid()) << "rank " << rank;
-    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3)) << "rank " << rank;
+    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3))
+        << "rank " << rank;
   }
   EXPECT_EQ(views[me].base(), window.part(0)) << "its own map";
   world().barrier();
@@ -109,8 +118,10 @@ TEST(SharedWindow, IsFoundByItsAddressesAndReadByOthers) {
   EXPECT_LT(find_in_windows(views[me].base() + 4999).offset, 0);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (rank == me) continue;
-    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3)) << "rank " << rank;
-    EXPECT_FALSE(WindowView(all[rank].file).valid()) << "it is gone, or its number is another file's";
+    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3))
+        << "rank " << rank;
+    EXPECT_FALSE(WindowView(all[rank].file).valid())
+        << "it is gone, or its number is another file's";
   }
   EXPECT_FALSE(WindowView(WindowFile{}).valid());
 }
@@ -121,9 +132,7 @@ TEST(SharedWindow, OutlivesTheRankThatMadeIt) {
   world().barrier();
   if (world().rank() == 0) window = SharedWindow();
   world().barrier();
-  if (world().rank() > 0) {
-    EXPECT_EQ(window.part(0)[5], std::byte{7});
-  }
+  if (world().rank() > 0) { EXPECT_EQ(window.part(0)[5], std::byte{7}); }
 }
 
 TEST(SharedWindow, TheRefusalSaysHowMuchThereIsAndWhatToDo) {
@@ -131,7 +140,8 @@ TEST(SharedWindow, TheRefusalSaysHowMuchThereIsAndWhatToDo) {
     const SharedWindow window(world(), int64_t{1} << 50, "too much");
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("PiB"), HasSubstr("of memory are available"), HasSubstr("use a smaller model")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("PiB"), HasSubstr("of memory are available"),
+                                    HasSubstr("use a smaller model")));
   }
 }
 
@@ -145,7 +155,8 @@ struct Geometry {
 Geometry two_stages() {
   Geometry out;
   size_t id = 0;
-  for (const std::vector<int64_t>& stage : {std::vector<int64_t>{11, 40}, std::vector<int64_t>{7}}) {
+  for (const std::vector<int64_t>& stage :
+       {std::vector<int64_t>{11, 40}, std::vector<int64_t>{7}}) {
     SlotGeometry slot;
     for (const int64_t per_rank : stage) {
       slot.parameters.push_back({id++, slot.elements, per_rank});
@@ -159,7 +170,8 @@ Geometry two_stages() {
 
 class ExchangeCounters : public testing::TestWithParam<std::tuple<ExchangeKind, DType>> {};
 
-// What crosses between ranks in a gather of all stages is what a rank has not: N - 1 slices of each parameter. Nothing does in a window.
+// What crosses between ranks in a gather of all stages is what a rank has not: N - 1 slices of each
+// parameter. Nothing does in a window.
 TEST_P(ExchangeCounters, AreTheBytesOfTheOthersSlices) {
   const auto [kind, type] = GetParam();
   const Geometry geometry = two_stages();
@@ -178,21 +190,26 @@ TEST_P(ExchangeCounters, AreTheBytesOfTheOthersSlices) {
       exchange->release(stage);
       exchange->gradients(stage);
       exchange->reduce(stage);
-      exchange->finish_reduce(stage, std::vector<float*>(geometry.slots[static_cast<size_t>(stage)].parameters.size(), sink.data()));
+      exchange->finish_reduce(
+          stage, std::vector<float*>(geometry.slots[static_cast<size_t>(stage)].parameters.size(),
+                                     sink.data()));
     }
   }
   const int64_t others = rounds * (world().size() - 1) * geometry.per_rank;
   const auto& counters = exchange->counters();
   EXPECT_EQ(counters.gathers, 2 * rounds);
   EXPECT_EQ(counters.reductions, 2 * rounds);
-  EXPECT_EQ(counters.gathered_bytes, kind == ExchangeKind::shared_window ? 0 : others * static_cast<int64_t>(size_of(type)));
+  EXPECT_EQ(counters.gathered_bytes,
+            kind == ExchangeKind::shared_window ? 0 : others * static_cast<int64_t>(size_of(type)));
   EXPECT_EQ(counters.reduced_bytes, others * 4) << "gradients are fp32 whatever the weights are";
-  EXPECT_GE(world().sum(counters.weight_memory), geometry.per_rank * world().size() * static_cast<int64_t>(size_of(type)));
+  EXPECT_GE(world().sum(counters.weight_memory),
+            geometry.per_rank * world().size() * static_cast<int64_t>(size_of(type)));
   EXPECT_GE(counters.wait_seconds, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ExchangeCounters,
-                         testing::Combine(testing::Values(ExchangeKind::shared_window, ExchangeKind::mpi_ring),
+                         testing::Combine(testing::Values(ExchangeKind::shared_window,
+                                                          ExchangeKind::mpi_ring),
                                           testing::Values(DType::bf16, DType::f32)));
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Keys that differ between two decks: all of them, with both values, and whether they change what is computed.
+// Keys that differ between two decks: all of them, with both values, and whether they change what
+// is computed.
 #include "trireme/config/changes.hpp"
 
 #include <gmock/gmock.h>
@@ -30,17 +31,21 @@ TEST(Changes, MeaningAndConductApart) {
   now.reward.source[1].weight = 0.5;
   now.reward.source[1].timeout = {5};
   const auto changes = changed_keys(start(), now);
-  EXPECT_EQ(describe(changes, KeyKind::meaning), "run.seed: 42 -> 9\nactor.adam.lr: 1e-06 -> 1.0\nreward.source.1.weight: 1.0 -> 0.5");
+  EXPECT_EQ(describe(changes, KeyKind::meaning),
+            "run.seed: 42 -> 9\nactor.adam.lr: 1e-06 -> 1.0\nreward.source.1.weight: 1.0 -> 0.5");
   EXPECT_THAT(describe(changes, KeyKind::conduct),
-              testing::AllOf(testing::HasSubstr("run.iterations: "), testing::HasSubstr(" -> 77"), testing::HasSubstr("ckpt.interval: 10 -> 3"),
+              testing::AllOf(testing::HasSubstr("run.iterations: "), testing::HasSubstr(" -> 77"),
+                             testing::HasSubstr("ckpt.interval: 10 -> 3"),
                              testing::HasSubstr("reward.source.1.timeout: ")));
 }
 
 TEST(Changes, RewardSourcesThatComeAndGo) {
   Options now = start();
   now.reward.source.pop_back();
-  EXPECT_THAT(describe(changed_keys(start(), now), KeyKind::meaning), testing::ContainsRegex("^reward.source.1: .* -> \\(none\\)$"));
-  EXPECT_THAT(describe(changed_keys(now, start()), KeyKind::meaning), testing::ContainsRegex("^reward.source.1: \\(none\\) -> "));
+  EXPECT_THAT(describe(changed_keys(start(), now), KeyKind::meaning),
+              testing::ContainsRegex("^reward.source.1: .* -> \\(none\\)$"));
+  EXPECT_THAT(describe(changed_keys(now, start()), KeyKind::meaning),
+              testing::ContainsRegex("^reward.source.1: \\(none\\) -> "));
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 
 namespace trireme::config {
 
-// `text` with a few bytes changed, removed, inserted or copied; the bytes are those that parsers stumble over.
+// `text` with a few bytes changed, removed, inserted or copied; the bytes are those that parsers
+// stumble over.
 inline std::string damage(std::string text, std::mt19937_64& rng) {
   using std::string_view_literals::operator""sv;
   constexpr std::string_view bytes = "[]{}=.\"'\\\n#,:-0123456789einfax\xff\x00\xc3"sv;

@@ -87,8 +87,8 @@ run.seed = 7
 
 std::string without_reopened_table() {
   std::string text(full);
-  text.replace(text.find("[actor.adam]\nweight_decay"), std::string_view("[actor.adam]\nweight_decay").size(),
-               "adam.weight_decay");
+  text.replace(text.find("[actor.adam]\nweight_decay"),
+               std::string_view("[actor.adam]\nweight_decay").size(), "adam.weight_decay");
   return text;
 }
 
@@ -124,7 +124,8 @@ TEST(Deck, DumpIsCompleteAndReadsBack) {
 TEST(Deck, RoundTripOfRandomOptions) {
   std::mt19937 rng(1);
   const auto real = [&] {
-    return std::ldexp(std::uniform_real_distribution<double>(0.5, 1)(rng), static_cast<int>(rng() % 8) - 10);
+    return std::ldexp(std::uniform_real_distribution<double>(0.5, 1)(rng),
+                      static_cast<int>(rng() % 8) - 10);
   };
   for (int round = 0; round < 50; ++round) {
     Options o;
@@ -139,7 +140,8 @@ TEST(Deck, RoundTripOfRandomOptions) {
     o.rollout.stop = {"\n\n", "END", ""};
     o.data.prompt_probs = {real(), real(), 0};
     o.weightsync.bucket_bytes.count = 4096 + static_cast<int64_t>(rng() % (1 << 28));
-    o.generate.kv_memory = round % 2 ? MemoryShare{real(), 0} : MemoryShare{0, 1 + static_cast<int64_t>(rng())};
+    o.generate.kv_memory =
+        round % 2 ? MemoryShare{real(), 0} : MemoryShare{0, 1 + static_cast<int64_t>(rng())};
     o.reward.source.resize(static_cast<size_t>(round % 3));
     for (auto& source : o.reward.source) source.pattern = R"(\\boxed\{(.*)\})";
     EXPECT_EQ(parse_deck(dump_deck(o)), o) << dump_deck(o);
@@ -147,9 +149,14 @@ TEST(Deck, RoundTripOfRandomOptions) {
 }
 
 TEST(Deck, OverridesWin) {
-  const std::vector<std::string> overrides{
-      "actor.adam.lr=2e-6",          "run.name=plain words",     "run.dir=42",           "rollout.stop=[\"a\", \"b\"]",
-      "data.prompt_dataset=x.jsonl", "reward.source.1.weight=3", "run.walltime=2:00:00", "ranks.trainer=0-3"};
+  const std::vector<std::string> overrides{"actor.adam.lr=2e-6",
+                                           "run.name=plain words",
+                                           "run.dir=42",
+                                           "rollout.stop=[\"a\", \"b\"]",
+                                           "data.prompt_dataset=x.jsonl",
+                                           "reward.source.1.weight=3",
+                                           "run.walltime=2:00:00",
+                                           "ranks.trainer=0-3"};
   const Options o = parse_deck(without_reopened_table(), "a.toml", overrides);
   EXPECT_EQ(o.actor.adam.lr, 2e-6);
   EXPECT_EQ(o.run.name, "plain words");
@@ -163,18 +170,25 @@ TEST(Deck, OverridesWin) {
 
 TEST(Deck, BadOverrides) {
   EXPECT_THAT(mistakes("", {"run.seed"}), HasSubstr("'run.seed' is no override"));
-  EXPECT_THAT(mistakes("", {"run.seed=1", "run.seed=2"}), HasSubstr("command line: run.seed is set twice"));
+  EXPECT_THAT(mistakes("", {"run.seed=1", "run.seed=2"}),
+              HasSubstr("command line: run.seed is set twice"));
   EXPECT_THAT(mistakes("", {"run.seed=1\nfault.crash_at=2"}), HasSubstr("run.seed"));
   EXPECT_THAT(mistakes("", {"run.name=\xff"}), HasSubstr("run.name"));
-  EXPECT_THAT(mistakes("", {"reward.source.0.weight=1"}), HasSubstr("the deck has 0 [[reward.source]]"));
-  EXPECT_THAT(mistakes("", {"actor.adam.lr=fast"}), HasSubstr("actor.adam.lr must be a number, not a text"));
+  EXPECT_THAT(mistakes("", {"reward.source.0.weight=1"}),
+              HasSubstr("the deck has 0 [[reward.source]]"));
+  EXPECT_THAT(mistakes("", {"actor.adam.lr=fast"}),
+              HasSubstr("actor.adam.lr must be a number, not a text"));
 }
 
 // As OpenPBS hands on rollout.stop=["a","e"].
 TEST(Deck, AListThatLostItsQuotesIsNoText) {
-  EXPECT_THAT(mistakes("", {R"(rollout.stop=[\a\,\e\])"}), HasSubstr("looks like a list whose quotes were lost"));
-  EXPECT_THAT(mistakes("", {"data.prompt_dataset=[a.jsonl]"}), HasSubstr("data.prompt_dataset is the text \"[a.jsonl]\""));
-  EXPECT_EQ(parse_deck("", "deck", std::vector<std::string>{R"(rollout.stop=["[END]"])"}).rollout.stop, Strings{"[END]"});
+  EXPECT_THAT(mistakes("", {R"(rollout.stop=[\a\,\e\])"}),
+              HasSubstr("looks like a list whose quotes were lost"));
+  EXPECT_THAT(mistakes("", {"data.prompt_dataset=[a.jsonl]"}),
+              HasSubstr("data.prompt_dataset is the text \"[a.jsonl]\""));
+  EXPECT_EQ(
+      parse_deck("", "deck", std::vector<std::string>{R"(rollout.stop=["[END]"])"}).rollout.stop,
+      Strings{"[END]"});
 }
 
 TEST(Deck, AllMistakesAtOnceWithLineAndKey) {
@@ -200,19 +214,23 @@ seed = 1979-05-27
   EXPECT_THAT(text, HasSubstr("a.toml:4: actor.epsclip is no key (nearest: actor.eps_clip)"));
   EXPECT_THAT(text, HasSubstr("a.toml:6: algo.advantage.lambd must be a finite number"));
   EXPECT_THAT(text, HasSubstr("a.toml:7: algo.advantage.estimator is \"grpo\" (allowed: gae, "));
-  EXPECT_THAT(text, HasSubstr("a.toml:9: rollout.batch_size must be an integer, not a number with a fraction"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("a.toml:9: rollout.batch_size must be an integer, not a number with a fraction"));
   EXPECT_THAT(text, HasSubstr("[modle] is no section (nearest: [model])"));
   EXPECT_THAT(text, HasSubstr("a.toml:14: run.walltime is \"soon\""));
   EXPECT_THAT(text, HasSubstr("a.toml:15: run.seed must be an integer, not a date or time"));
 }
 
 TEST(Deck, NearestKeyByLastWord) {
-  EXPECT_THAT(mistakes("[actor]\nlr = 1e-6"), HasSubstr("actor.lr is no key (nearest: actor.adam.lr)"));
+  EXPECT_THAT(mistakes("[actor]\nlr = 1e-6"),
+              HasSubstr("actor.lr is no key (nearest: actor.adam.lr)"));
 }
 
 TEST(Deck, SetTwice) {
   EXPECT_THAT(mistakes("[run]\nseed = 1\nseed = 2"), HasSubstr("a.toml:3"));
-  EXPECT_THAT(mistakes("run.seed = 1\n\"run.seed\" = 2"), HasSubstr("a.toml:2: run.seed is set twice (first in line 1)"));
+  EXPECT_THAT(mistakes("run.seed = 1\n\"run.seed\" = 2"),
+              HasSubstr("a.toml:2: run.seed is set twice (first in line 1)"));
 }
 
 TEST(Deck, WhatIsNotBuiltIsRefusedByName) {
@@ -225,14 +243,16 @@ TEST(Deck, WhatIsNotBuiltIsRefusedByName) {
 }
 
 TEST(Deck, OpenRlhfNamesAreTranslated) {
-  EXPECT_THAT(mistakes("[vllm]\ntensor_parallel_size = 2"), HasSubstr("here it is generate.tensor_parallel"));
+  EXPECT_THAT(mistakes("[vllm]\ntensor_parallel_size = 2"),
+              HasSubstr("here it is generate.tensor_parallel"));
   EXPECT_THAT(mistakes("[ckpt]\nsave_steps = 2"), HasSubstr("here it is ckpt.interval"));
 }
 
 TEST(Deck, WrongListsAndPairs) {
   EXPECT_THAT(mistakes("reward.clip_range = [3, 1]"), HasSubstr("low <= high"));
   EXPECT_THAT(mistakes("reward.clip_range = [1]"), HasSubstr("must have two numbers, not 1"));
-  EXPECT_THAT(mistakes("actor.adam.betas = [0.9, 1.0]"), HasSubstr("element 2 is 1 (allowed: >= 0, < 1)"));
+  EXPECT_THAT(mistakes("actor.adam.betas = [0.9, 1.0]"),
+              HasSubstr("element 2 is 1 (allowed: >= 0, < 1)"));
   EXPECT_THAT(mistakes("rollout.stop = [\"a\", 3]"), HasSubstr("element 2 must be a text"));
   EXPECT_THAT(mistakes("reward.source = 3"), HasSubstr("list of tables"));
   EXPECT_THAT(mistakes("[[reward.source]]\nkinds = \"rule\""),
@@ -283,11 +303,16 @@ TEST(Deck, Durations) {
   EXPECT_EQ(parse_duration("99:59:59"), 359999);
   EXPECT_EQ(parse_duration("2-00:30"), 172830);
   const std::string endless(400, '9');
-  for (const char* bad : {"1h30", "2d1", "1 h", "1h 30m", "90S", "0x10", "1e3", "+5", "1:60", "1::2", "-1:00", "1-", "-", ":", endless.c_str()}) {
-    EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }), HasSubstr(bad)) << bad;
+  for (const char* bad : {"1h30", "2d1", "1 h", "1h 30m", "90S", "0x10", "1e3", "+5", "1:60",
+                          "1::2", "-1:00", "1-", "-", ":", endless.c_str()}) {
+    EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }),
+                HasSubstr(bad))
+        << bad;
   }
-  for (const char* bad : {"", "h", "30m1h", "1h1h", "-5s", "1:2:3:4", "1:75:00", "5 parsecs", "inf", "1-5", "nan"}) {
-    EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }), HasSubstr("run.walltime"))
+  for (const char* bad :
+       {"", "h", "30m1h", "1h1h", "-5s", "1:2:3:4", "1:75:00", "5 parsecs", "inf", "1-5", "nan"}) {
+    EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }),
+                HasSubstr("run.walltime"))
         << bad;
   }
 }
@@ -305,7 +330,8 @@ TEST(Deck, Sizes) {
   EXPECT_EQ(byte_count(".5KiB"), 512);
   EXPECT_EQ(byte_count("9223372036854775807"), INT64_MAX);
   EXPECT_EQ(byte_count("4194303 TiB"), int64_t{4194303} << 40);
-  for (const char* bad : {"", "B", "GiB", "9223372036854775808", "4194304 TiB", "-4GiB", "4gib", "4 G", "4 Gi B", "1e3", "0x10", "4GiB4", "inf", "nan", "1,5 GiB"}) {
+  for (const char* bad : {"", "B", "GiB", "9223372036854775808", "4194304 TiB", "-4GiB", "4gib",
+                          "4 G", "4 Gi B", "1e3", "0x10", "4GiB4", "inf", "nan", "1,5 GiB"}) {
     EXPECT_EQ(byte_count(bad), std::nullopt) << bad;
   }
   EXPECT_EQ(byte_count("9999999 TiB"), std::nullopt);

@@ -1,4 +1,5 @@
-// What holds for every key of the table: a value of its kind is read back after a dump, another one is refused with place, key and value.
+// What holds for every key of the table: a value of its kind is read back after a dump, another one
+// is refused with place, key and value.
 #include <cmath>
 #include <map>
 #include <random>
@@ -22,17 +23,25 @@ struct Subject {
   Limits limits;
 
   bool optional() const { return type.ends_with(" or \"none\""); }
-  std::string kind() const { return optional() ? type.substr(0, type.size() - std::string_view(" or \"none\"").size()) : type; }
-  std::string deck(const std::string& value) const { return header + "\n" + tail + " = " + value + "\n"; }
+  std::string kind() const {
+    return optional() ? type.substr(0, type.size() - std::string_view(" or \"none\"").size())
+                      : type;
+  }
+  std::string deck(const std::string& value) const {
+    return header + "\n" + tail + " = " + value + "\n";
+  }
 };
 
 std::vector<Subject> subjects() {
   std::vector<Subject> out;
   for (const auto& key : option_keys()) {
     const std::string section(section_of(key.name()));
-    out.push_back({key.name(), "[" + section + "]", key.name().substr(section.size() + 1), key.info().type, key.limits()});
+    out.push_back({key.name(), "[" + section + "]", key.name().substr(section.size() + 1),
+                   key.info().type, key.limits()});
   }
-  for (const auto& key : source_keys()) out.push_back({"reward.source.0." + key.name(), "[[reward.source]]", key.name(), key.info().type, key.limits()});
+  for (const auto& key : source_keys())
+    out.push_back({"reward.source.0." + key.name(), "[[reward.source]]", key.name(),
+                   key.info().type, key.limits()});
   return out;
 }
 
@@ -49,22 +58,33 @@ class Draw {
     if (kind == "integer") return std::to_string(integer(limits));
     if (kind == "number") return real(limits);
     if (kind == "text") return text(limits);
-    if (kind == "duration") return std::vector<std::string>{"\"90s\"", "\"1h30m\"", "\"2:00:30\"", "12.5", "7"}[below(5)];
-    if (kind == "iterations, time or \"auto\"") return std::vector<std::string>{"0", "17", "\"20m\"", "\"1h30m\"", "\"auto\""}[below(5)];
-    if (kind == "size") return std::vector<std::string>{"\"4 MiB\"", "\"64KiB\"", "1048577", "\"0.35GB\"", "\"70000 B\""}[below(5)];
-    if (kind == "fraction or size") return std::vector<std::string>{"0.25", "1", "\"2 GiB\"", "1000000"}[below(4)];
+    if (kind == "duration")
+      return std::vector<std::string>{"\"90s\"", "\"1h30m\"", "\"2:00:30\"", "12.5", "7"}[below(5)];
+    if (kind == "iterations, time or \"auto\"")
+      return std::vector<std::string>{"0", "17", "\"20m\"", "\"1h30m\"", "\"auto\""}[below(5)];
+    if (kind == "size")
+      return std::vector<std::string>{"\"4 MiB\"", "\"64KiB\"", "1048577", "\"0.35GB\"",
+                                      "\"70000 B\""}[below(5)];
+    if (kind == "fraction or size")
+      return std::vector<std::string>{"0.25", "1", "\"2 GiB\"", "1000000"}[below(4)];
     if (kind == "two numbers") return pair(limits);
     if (kind == "list of texts") return "[" + text(limits) + ", " + text(limits) + "]";
-    if (kind == "list of numbers") return below(3) == 0 ? "[]" : "[" + real(limits) + ", " + real(limits) + "]";
-    if (kind == "list of integers") return below(3) == 0 ? "[]" : "[" + std::to_string(integer(limits)) + ", " + std::to_string(integer(limits)) + "]";
+    if (kind == "list of numbers")
+      return below(3) == 0 ? "[]" : "[" + real(limits) + ", " + real(limits) + "]";
+    if (kind == "list of integers")
+      return below(3) == 0 ? "[]"
+                           : "[" + std::to_string(integer(limits)) + ", " +
+                                 std::to_string(integer(limits)) + "]";
     return word(kind);
   }
 
  private:
   size_t below(size_t n) { return random_() % n; }
   int64_t integer(const Limits& limits) {
-    const auto low = static_cast<int64_t>(std::max(limits.low, -1000.0)) + (limits.low_open ? 1 : 0);
-    const auto high = static_cast<int64_t>(std::min(limits.high, static_cast<double>(low) + 5000)) - (limits.high_open ? 1 : 0);
+    const auto low =
+        static_cast<int64_t>(std::max(limits.low, -1000.0)) + (limits.low_open ? 1 : 0);
+    const auto high = static_cast<int64_t>(std::min(limits.high, static_cast<double>(low) + 5000)) -
+                      (limits.high_open ? 1 : 0);
     return low + static_cast<int64_t>(below(static_cast<size_t>(high - low + 1)));
   }
   double inside(const Limits& limits) {
@@ -80,7 +100,9 @@ class Draw {
   }
   std::string text(const Limits& limits) {
     if (!limits.words.empty()) return config::quoted(limits.words[below(limits.words.size())]);
-    const std::vector<std::string> texts{"x", "a b", "q\"uo\\te", "\u65e5 \u00fc", "tab\there", "a=b", "[1]", "1e5", "true", "# no comment", "'"};
+    const std::vector<std::string> texts{"x",         "a b",          "q\"uo\\te", "\u65e5 \u00fc",
+                                         "tab\there", "a=b",          "[1]",       "1e5",
+                                         "true",      "# no comment", "'"};
     return config::quoted(texts[below(texts.size())]);
   }
   std::string word(const std::string& kind) {  // "one of gae, reinforce, rloo"
@@ -109,7 +131,9 @@ TEST(EveryKey, IsReadBackFromADump) {
       const std::string value = draw.value(subject);
       Options from_deck, from_override;
       ASSERT_NO_THROW(from_deck = parse_deck(subject.deck(value))) << subject.deck(value);
-      ASSERT_NO_THROW(from_override = parse_deck(source, "a.toml", std::vector<std::string>{subject.name + "=" + value})) << subject.name << "=" << value;
+      ASSERT_NO_THROW(from_override = parse_deck(
+                          source, "a.toml", std::vector<std::string>{subject.name + "=" + value}))
+          << subject.name << "=" << value;
       EXPECT_EQ(from_deck, from_override) << subject.name << " = " << value;
       EXPECT_EQ(parse_deck(dump_deck(from_deck)), from_deck) << subject.name << " = " << value;
       changed = from_deck != initial;
@@ -123,7 +147,8 @@ TEST(EveryKey, TogetherTheyAreReadBack) {
   Draw draw(2);
   for (int round = 0; round < 30; ++round) {
     std::vector<std::string> overrides;
-    for (const Subject& subject : subjects()) overrides.push_back(subject.name + "=" + draw.value(subject));
+    for (const Subject& subject : subjects())
+      overrides.push_back(subject.name + "=" + draw.value(subject));
     const Options options = parse_deck("[[reward.source]]\n", "a.toml", overrides);
     const std::string dump = dump_deck(options);
     EXPECT_EQ(parse_deck(dump), options) << dump;
@@ -135,14 +160,19 @@ TEST(EveryKey, RefusesAnotherKindOfValue) {
   for (const Subject& subject : subjects()) {
     for (const char* wrong : {"1979-05-27", "[[1, 2], [3, 4], [5, 6]]", "{a = 1}"}) {
       const std::string message = refusal(subject.deck(wrong));
-      EXPECT_THAT(message, AllOf(HasSubstr("a.toml:2"), HasSubstr(subject.name))) << subject.deck(wrong);
+      EXPECT_THAT(message, AllOf(HasSubstr("a.toml:2"), HasSubstr(subject.name)))
+          << subject.deck(wrong);
     }
     const bool takes_text = subject.kind() == "text" || subject.kind() == "list of texts";
     if (!takes_text) {
-      EXPECT_THAT(refusal(subject.deck("\"nonsense \\u20ac\"")), AllOf(HasSubstr("a.toml:2: " + subject.name), HasSubstr(" "))) << subject.name;
+      EXPECT_THAT(refusal(subject.deck("\"nonsense \\u20ac\"")),
+                  AllOf(HasSubstr("a.toml:2: " + subject.name), HasSubstr(" ")))
+          << subject.name;
     }
     if (subject.kind() != "true or false") {
-      EXPECT_THAT(refusal(subject.deck("true")), HasSubstr("a.toml:2: " + subject.name + " must be")) << subject.name;
+      EXPECT_THAT(refusal(subject.deck("true")),
+                  HasSubstr("a.toml:2: " + subject.name + " must be"))
+          << subject.name;
     }
   }
 }
@@ -153,20 +183,29 @@ TEST(EveryKey, RefusesValuesBeyondItsLimits) {
   for (const Subject& subject : subjects()) {
     const Limits& limits = subject.limits;
     const std::string kind = subject.kind();
-    const bool whole = kind == "integer" || kind == "size" || kind == "list of integers" || kind == "iterations, time or \"auto\"";
+    const bool whole = kind == "integer" || kind == "size" || kind == "list of integers" ||
+                       kind == "iterations, time or \"auto\"";
     const auto expect_refused = [&](double value) {
       std::string text = whole ? std::to_string(static_cast<int64_t>(value)) : write(value);
       const std::string shown = text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
       if (kind == "two numbers") text = "[" + text + ", " + text + "]";
       if (kind == "list of numbers" || kind == "list of integers") text = "[" + text + "]";
       const std::string message = refusal(subject.deck(text));
-      EXPECT_THAT(message, AllOf(HasSubstr("a.toml:2: " + subject.name), HasSubstr("(allowed: " + limits.describe() + ")"))) << text;
+      EXPECT_THAT(message, AllOf(HasSubstr("a.toml:2: " + subject.name),
+                                 HasSubstr("(allowed: " + limits.describe() + ")")))
+          << text;
       EXPECT_THAT(message, HasSubstr(std::abs(value) < 1e6 ? "is " + shown + " (" : "is ")) << text;
       ++limited;
     };
     const double infinity = std::numeric_limits<double>::infinity();
-    if (limits.low > -infinity) expect_refused(limits.low_open ? limits.low : whole ? limits.low - 1 : std::nextafter(limits.low, -infinity));
-    if (limits.high < infinity) expect_refused(limits.high_open ? limits.high : whole ? limits.high * 1.001 + 1 : std::nextafter(limits.high, infinity));
+    if (limits.low > -infinity)
+      expect_refused(limits.low_open ? limits.low
+                     : whole         ? limits.low - 1
+                                     : std::nextafter(limits.low, -infinity));
+    if (limits.high < infinity)
+      expect_refused(limits.high_open ? limits.high
+                     : whole          ? limits.high * 1.001 + 1
+                                      : std::nextafter(limits.high, infinity));
   }
   EXPECT_GT(limited, 100);
 }
@@ -187,7 +226,8 @@ TEST(EveryKey, RefusesWhatNoKeyOfItsKindCanMean) {
   for (const Subject& subject : subjects()) {
     const auto found = senseless.find(subject.kind());
     if (found == senseless.end()) continue;
-    for (const std::string& value : found->second) EXPECT_THAT(refusal(subject.deck(value)), HasSubstr("a.toml:2")) << subject.deck(value);
+    for (const std::string& value : found->second)
+      EXPECT_THAT(refusal(subject.deck(value)), HasSubstr("a.toml:2")) << subject.deck(value);
   }
 }
 
@@ -218,18 +258,40 @@ TEST(EveryKey, IsProposedForASlipOfThePen) {
     std::string slip = subject.tail;
     slip.insert(slip.size() - 2, "q");
     const std::string wanted = subject.header.starts_with("[[") ? subject.tail : subject.name;
-    EXPECT_THAT(refusal(subject.header + "\n" + slip + " = 1\n"), AllOf(HasSubstr("a.toml:2"), HasSubstr("(nearest: " + wanted + ")")));
+    EXPECT_THAT(refusal(subject.header + "\n" + slip + " = 1\n"),
+                AllOf(HasSubstr("a.toml:2"), HasSubstr("(nearest: " + wanted + ")")));
   }
 }
 
 // What the program says about names of OpenRLHF must name keys that are there.
 TEST(Hints, NameKeysThatExist) {
-  const char* const names[] = {"actor.model_name_or_path", "critic.model_name_or_path", "ref.model_name_or_path", "actor.num_nodes",
-                               "ref.num_nodes", "reward.num_nodes", "actor.gradient_checkpointing_enable", "train.seed",
-                               "train.max_tokens_per_gpu", "train.async_enable", "train.full_determinism_enable", "train.dtype",
-                               "rollout.max_tokens_per_gpu", "data.input_key", "data.output_key", "ckpt.save_steps", "ckpt.max_num",
-                               "ckpt.best_metric_key", "ckpt.load_enable", "ckpt.output_dir", "ds.param_dtype", "ds.grad_accum_dtype", "ds.zpg",
-                               "ds.adam_offload", "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.gpu_memory_utilization",
+  const char* const names[] = {"actor.model_name_or_path",
+                               "critic.model_name_or_path",
+                               "ref.model_name_or_path",
+                               "actor.num_nodes",
+                               "ref.num_nodes",
+                               "reward.num_nodes",
+                               "actor.gradient_checkpointing_enable",
+                               "train.seed",
+                               "train.max_tokens_per_gpu",
+                               "train.async_enable",
+                               "train.full_determinism_enable",
+                               "train.dtype",
+                               "rollout.max_tokens_per_gpu",
+                               "data.input_key",
+                               "data.output_key",
+                               "ckpt.save_steps",
+                               "ckpt.max_num",
+                               "ckpt.best_metric_key",
+                               "ckpt.load_enable",
+                               "ckpt.output_dir",
+                               "ds.param_dtype",
+                               "ds.grad_accum_dtype",
+                               "ds.zpg",
+                               "ds.adam_offload",
+                               "vllm.num_engines",
+                               "vllm.tensor_parallel_size",
+                               "vllm.gpu_memory_utilization",
                                "vllm.enable_prefix_caching"};
   for (const char* name : names) {
     EXPECT_EQ(option_keys().find(name), nullptr) << name << " is a key itself";
@@ -237,7 +299,8 @@ TEST(Hints, NameKeysThatExist) {
     const std::string lead = "here it is ";
     const size_t begin = hint.find(lead);
     ASSERT_NE(begin, std::string::npos) << name << ": " << hint;
-    const std::string key = hint.substr(begin + lead.size(), hint.find_first_of(" ", begin + lead.size()) - begin - lead.size());
+    const std::string key = hint.substr(
+        begin + lead.size(), hint.find_first_of(" ", begin + lead.size()) - begin - lead.size());
     EXPECT_NE(option_keys().find(key), nullptr) << name << ": " << hint;
   }
 }

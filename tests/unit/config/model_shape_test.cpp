@@ -24,7 +24,8 @@ std::string parity_dir() {
 }
 
 Json small() {
-  return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+  return Json::parse(
+      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
     "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 256, "bos_token_id": 1, "eos_token_id": 2})");
 }
 ModelShape parse(const Json& json) { return parse_model_shape(json.dump(), "config.json"); }
@@ -38,7 +39,8 @@ Json with(const char* key, Json value) {
 }
 
 TEST(ModelShape, PublishedModelsGoThroughBothDirections) {
-  for (const char* name : {"llama3-8b", "llama3-70b", "smollm2-135m", "smollm2-360m", "smollm2-1.7b", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"}) {
+  for (const char* name : {"llama3-8b", "llama3-70b", "smollm2-135m", "smollm2-360m",
+                           "smollm2-1.7b", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"}) {
     const ModelShape shape = load_model_shape(source_dir() + "/inputs/models/" + name);
     EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape) << name;
   }
@@ -68,17 +70,20 @@ TEST(ModelShape, ParityModelsInBothSpellings) {
   EXPECT_EQ(reward.score_mean, 0.3);
   EXPECT_EQ(reward.score_std, 1.7);
   EXPECT_EQ(reward.value_head_prefix, "score");
-  for (const ModelShape& shape : {untied, tied, rope3, reward}) EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+  for (const ModelShape& shape : {untied, tied, rope3, reward})
+    EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
 }
 
 TEST(ModelShape, RopeParametersOfTransformers5) {
   Json json = small();
-  json["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "llama3"},   {"factor", 32.0},
-                             {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  json["rope_parameters"] = {{"rope_theta", 500000.0},  {"rope_type", "llama3"},
+                             {"factor", 32.0},          {"low_freq_factor", 1.0},
+                             {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
   const ModelShape shape = parse(json);
   EXPECT_EQ(shape.rope_theta, 500000);
   EXPECT_EQ(shape.rope_scaling, (RopeScaling{RopeKind::llama3, 32, 1, 4, 8192}));
-  EXPECT_EQ(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).rope_scaling.kind, RopeKind::linear);
+  EXPECT_EQ(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).rope_scaling.kind,
+            RopeKind::linear);
 }
 
 TEST(ModelShape, EndTokens) {
@@ -120,7 +125,8 @@ TEST(ModelShape, MistralOnlyWithoutAWindow) {
   Json mistral = small();
   mistral["architectures"] = {"MistralForCausalLM"};
   mistral["max_position_embeddings"] = 32768;
-  EXPECT_THAT(refusal(mistral), HasSubstr("sliding_window 4096"));  // transformers' default when the key is absent
+  EXPECT_THAT(refusal(mistral),
+              HasSubstr("sliding_window 4096"));  // transformers' default when the key is absent
   mistral["sliding_window"] = nullptr;
   EXPECT_EQ(parse(mistral).architecture, Architecture::mistral);
   mistral["sliding_window"] = 1024;
@@ -131,12 +137,14 @@ TEST(ModelShape, RefusesByName) {
   EXPECT_THAT(refusal(with("architectures", {"MixtralForCausalLM"})),
               HasSubstr("MixtralForCausalLM is not supported (supported: LlamaForCausalLM"));
   EXPECT_THAT(refusal(with("hidden_act", "gelu")), HasSubstr("hidden_act gelu"));
-  EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}})), HasSubstr("rope type 'yarn'"));
+  EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}})),
+              HasSubstr("rope type 'yarn'"));
   EXPECT_THAT(refusal(with("quantization_config", {{"bits", 4}})), HasSubstr("quantised"));
   EXPECT_THAT(refusal(with("num_local_experts", 8)), HasSubstr("mixtures of experts"));
   EXPECT_THAT(refusal(with("attention_dropout", 0.1)), HasSubstr("attention_dropout"));
   EXPECT_THAT(refusal(with("torch_dtype", "float8_e4m3fn")), HasSubstr("float8_e4m3fn"));
-  EXPECT_THAT(refusal(with("layer_types", {"full_attention", "sliding_attention"})), HasSubstr("sliding_attention"));
+  EXPECT_THAT(refusal(with("layer_types", {"full_attention", "sliding_attention"})),
+              HasSubstr("sliding_attention"));
   EXPECT_THAT(refusal(with("use_sliding_window", true)), HasSubstr("use_sliding_window"));
   EXPECT_THAT(refusal(with("partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(refusal(with("rope_interleaved", true)), HasSubstr("rope_interleaved"));
@@ -148,18 +156,27 @@ TEST(ModelShape, RefusesByName) {
 // What stands in the config.json files of published models beside the sizes; small() has those.
 TEST(ModelShape, PublishedFamiliesThatAreKnown) {
   const std::vector<std::pair<const char*, const char*>> families{
-      {"Llama-2", R"({"pretraining_tp": 1, "rope_scaling": null, "pad_token_id": 0, "torch_dtype": "float16", "use_cache": true})"},
-      {"Llama-3.2", R"({"head_dim": 16, "tie_word_embeddings": true, "eos_token_id": [2, 8, 9], "rope_theta": 500000.0,
+      {"Llama-2",
+       R"({"pretraining_tp": 1, "rope_scaling": null, "pad_token_id": 0, "torch_dtype": "float16", "use_cache": true})"},
+      {"Llama-3.2",
+       R"({"head_dim": 16, "tie_word_embeddings": true, "eos_token_id": [2, 8, 9], "rope_theta": 500000.0,
           "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}})"},
-      {"SmolLM2", R"({"is_llama_config": true, "rope_interleaved": false, "tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {}}})"},
-      {"deepseek-coder", R"({"rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000})"},
+      {"SmolLM2",
+       R"({"is_llama_config": true, "rope_interleaved": false, "tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {}}})"},
+      {"deepseek-coder",
+       R"({"rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000})"},
       {"Yi", R"({"head_dim": null, "pad_token_id": null, "attention_dropout": 0.0})"},
-      {"Mistral-7B-v0.3", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "max_position_embeddings": 32768})"},
-      {"Mistral-7B-v0.1", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096})"},
-      {"Mistral-Nemo", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "head_dim": 24})"},
-      {"Qwen2.5", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": false, "sliding_window": 131072,
+      {"Mistral-7B-v0.3",
+       R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "max_position_embeddings": 32768})"},
+      {"Mistral-7B-v0.1",
+       R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096})"},
+      {"Mistral-Nemo",
+       R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "head_dim": 24})"},
+      {"Qwen2.5",
+       R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": false, "sliding_window": 131072,
           "max_window_layers": 28, "use_mrope": false, "attention_dropout": 0.0})"},
-      {"Qwen2.5 of transformers 5", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "layer_types": ["full_attention", "full_attention"],
+      {"Qwen2.5 of transformers 5",
+       R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "layer_types": ["full_attention", "full_attention"],
           "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}})"},
   };
   for (const auto& [name, text] : families) {
@@ -174,22 +191,45 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
 
 // Everything else must be refused, and with the word that says why.
 TEST(ModelShape, PublishedFamiliesThatAreNot) {
-  for (const char* architecture : {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "OPTForCausalLM", "FalconForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM",
-                                   "Gemma3ForConditionalGeneration", "Phi3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration",
-                                   "Qwen3MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM", "CohereForCausalLM", "StableLmForCausalLM", "GraniteForCausalLM",
-                                   "Olmo2ForCausalLM", "SmolLM3ForCausalLM", "Llama4ForConditionalGeneration", "MllamaForConditionalGeneration",
-                                   "LlamaForTokenClassification", "llamaforcausallm"}) {
-    EXPECT_THAT(refusal(with("architectures", {architecture})), HasSubstr(std::string("architecture ") + architecture + " is not supported"));
+  for (const char* architecture : {"GPT2LMHeadModel",
+                                   "GPTNeoXForCausalLM",
+                                   "OPTForCausalLM",
+                                   "FalconForCausalLM",
+                                   "GemmaForCausalLM",
+                                   "Gemma2ForCausalLM",
+                                   "Gemma3ForConditionalGeneration",
+                                   "Phi3ForCausalLM",
+                                   "Qwen2MoeForCausalLM",
+                                   "Qwen2VLForConditionalGeneration",
+                                   "Qwen3MoeForCausalLM",
+                                   "MixtralForCausalLM",
+                                   "DeepseekV3ForCausalLM",
+                                   "CohereForCausalLM",
+                                   "StableLmForCausalLM",
+                                   "GraniteForCausalLM",
+                                   "Olmo2ForCausalLM",
+                                   "SmolLM3ForCausalLM",
+                                   "Llama4ForConditionalGeneration",
+                                   "MllamaForConditionalGeneration",
+                                   "LlamaForTokenClassification",
+                                   "llamaforcausallm"}) {
+    EXPECT_THAT(refusal(with("architectures", {architecture})),
+                HasSubstr(std::string("architecture ") + architecture + " is not supported"));
   }
   const std::vector<std::pair<const char*, const char*>> variants{
       {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope type 'dynamic'"},
-      {R"({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}})", "rope type 'longrope'"},
-      {R"({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6}})", "rope type 'proportional'"},
-      {R"({"rope_parameters": {"full_attention": {"rope_type": "default"}, "rope_type": "default", "partial_rotary_factor": 0.75}})", "partial_rotary_factor"},
-      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}})", "high_freq_factor must be larger"},
+      {R"({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}})",
+       "rope type 'longrope'"},
+      {R"({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6}})",
+       "rope type 'proportional'"},
+      {R"({"rope_parameters": {"full_attention": {"rope_type": "default"}, "rope_type": "default", "partial_rotary_factor": 0.75}})",
+       "partial_rotary_factor"},
+      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}})",
+       "high_freq_factor must be larger"},
       {R"({"rope_scaling": {"rope_type": "linear"}})", "needs factor"},
       {R"({"rope_scaling": [8.0]})", "rope_scaling must be an object"},
-      {R"({"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]})", "list of one name"},
+      {R"({"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]})",
+       "list of one name"},
       {R"({"architectures": [], "model_type": "llama"})", "list of one name"},
       {R"({"architectures": null, "model_type": "gemma"})", "model_type 'gemma'"},
       {R"({"architectures": ["LlamaForSequenceClassification"], "num_labels": 3})", "3 labels"},
@@ -205,12 +245,15 @@ TEST(ModelShape, PublishedFamiliesThatAreNot) {
   for (const auto& [text, expected] : variants) {
     Json json = small();
     json.update(Json::parse(text));
-    EXPECT_THAT(refusal(json), testing::AllOf(testing::StartsWith("config.json"), HasSubstr(expected))) << text;
+    EXPECT_THAT(refusal(json),
+                testing::AllOf(testing::StartsWith("config.json"), HasSubstr(expected)))
+        << text;
   }
 }
 
 TEST(ModelShape, RefusesImpossibleSizes) {
-  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
+  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads",
+                          "intermediate_size"}) {
     EXPECT_THAT(refusal(with(key, 0)), HasSubstr(key));
     EXPECT_THAT(refusal(with(key, -5)), HasSubstr(key));
     EXPECT_THAT(refusal(with(key, "64")), HasSubstr(key));
@@ -218,7 +261,8 @@ TEST(ModelShape, RefusesImpossibleSizes) {
     EXPECT_THAT(refusal(with(key, 18446744073709551615u)), HasSubstr(key));
     EXPECT_THAT(refusal(with(key, nullptr)), HasSubstr("is missing"));
   }
-  EXPECT_THAT(refusal(with("num_key_value_heads", 3)), HasSubstr("not a multiple of num_key_value_heads 3"));
+  EXPECT_THAT(refusal(with("num_key_value_heads", 3)),
+              HasSubstr("not a multiple of num_key_value_heads 3"));
   EXPECT_THAT(refusal(with("num_attention_heads", 6)), HasSubstr("head_dim is not given"));
   EXPECT_THAT(refusal(with("head_dim", 15)), HasSubstr("odd"));
   EXPECT_THAT(refusal(with("rms_norm_eps", 0)), HasSubstr("rms_norm_eps"));
@@ -233,7 +277,8 @@ TEST(ModelShape, RefusesBrokenFiles) {
   EXPECT_THAT(broken("{\"a\": \xff}"), HasSubstr("malformed JSON"));
   EXPECT_THAT(broken("{\"a\":" + std::string(100000, '[')), HasSubstr("nested deeper"));
   EXPECT_THAT(broken("{}"), HasSubstr("no architectures"));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [] { load_model_shape("/nonexistent"); }), HasSubstr("/nonexistent"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [] { load_model_shape("/nonexistent"); }),
+              HasSubstr("/nonexistent"));
 }
 
 // Whatever a damaged file says, it is an error or a shape that writes and reads back.

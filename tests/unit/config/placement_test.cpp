@@ -37,7 +37,8 @@ TEST(Placement, BlockNodes) {
 
 TEST(Placement, ReplicasStayInsideANode) {
   const std::vector<int> round_robin{0, 1, 0, 1};
-  EXPECT_THAT(replica_groups(Ranks{0, 1, 2, 3}, round_robin, 2), ElementsAre(Ranks{0, 2}, Ranks{1, 3}));
+  EXPECT_THAT(replica_groups(Ranks{0, 1, 2, 3}, round_robin, 2),
+              ElementsAre(Ranks{0, 2}, Ranks{1, 3}));
   // Three generators on the first node, five on the second: one pair must cross.
   const auto nodes = block_nodes(12, 6);
   EXPECT_THAT(replica_groups(Ranks{3, 4, 5, 6, 7, 8, 9, 10}, nodes, 2),
@@ -55,7 +56,8 @@ TEST(Placement, EveryGeneratorIsInOneReplica) {
       for (const auto& group : replica_groups(all, nodes, degree)) {
         EXPECT_EQ(static_cast<int>(group.size()), degree);
         seen.insert(seen.end(), group.begin(), group.end());
-        crossing += nodes[static_cast<size_t>(group.front())] != nodes[static_cast<size_t>(group.back())];
+        crossing +=
+            nodes[static_cast<size_t>(group.front())] != nodes[static_cast<size_t>(group.back())];
       }
       std::sort(seen.begin(), seen.end());
       EXPECT_EQ(seen, all);
@@ -71,7 +73,8 @@ TEST(Placement, ReplicaAcrossNodesIsWarnedOfWithTheValueToSet) {
   EXPECT_THAT(warnings[0], HasSubstr("ranks 0-15 lies on nodes 0-1"));
   EXPECT_THAT(warnings[0], HasSubstr("generate.tensor_parallel = 8"));
   // 4 and 8 generators on the two nodes
-  EXPECT_THAT(Machine(16, 8, {"4", "12", ""}, 6).warnings().at(0), HasSubstr("generate.tensor_parallel = 4"));
+  EXPECT_THAT(Machine(16, 8, {"4", "12", ""}, 6).warnings().at(0),
+              HasSubstr("generate.tensor_parallel = 4"));
 }
 
 TEST(Placement, ShardGroups) {
@@ -84,28 +87,38 @@ TEST(Placement, ShardGroups) {
 }
 
 TEST(Placement, IdleRanks) {
-  EXPECT_THAT(Machine(8, 8, {"4", "2", "1"}).warnings(), ElementsAre(HasSubstr("no role uses rank 7")));
+  EXPECT_THAT(Machine(8, 8, {"4", "2", "1"}).warnings(),
+              ElementsAre(HasSubstr("no role uses rank 7")));
 }
 
 TEST(Placement, CountsPutRewardsBesideTrainers) {
   const Machine machine(16, 8, {"6", "8", "2"}, 8);
   EXPECT_THAT(machine.warnings(), IsEmpty()) << "the generators fill the second node";
-  EXPECT_THAT(machine.lines(), ElementsAre("trainer    ranks 0-5  node 0  sharded over 6", "generator  ranks 8-15  node 1  1 replica: 8-15",
+  EXPECT_THAT(machine.lines(), ElementsAre("trainer    ranks 0-5  node 0  sharded over 6",
+                                           "generator  ranks 8-15  node 1  1 replica: 8-15",
                                            "reward     ranks 6-7  node 0"));
 }
 
 TEST(Placement, LongListsAreShortened) {
   const auto lines = Machine(64, 8, {}, 8, 8).lines();
-  EXPECT_EQ(lines[0], "trainer    ranks 0-63  nodes 0-7  8 shard groups: 0-7 | 8-15 | 16-23 | 24-31 | ... 56-63");
-  EXPECT_EQ(lines[1], "generator  ranks 0-63  nodes 0-7  8 replicas: 0-7 | 8-15 | 16-23 | 24-31 | ... 56-63");
+  EXPECT_EQ(
+      lines[0],
+      "trainer    ranks 0-63  nodes 0-7  8 shard groups: 0-7 | 8-15 | 16-23 | 24-31 | ... 56-63");
+  EXPECT_EQ(lines[1],
+            "generator  ranks 0-63  nodes 0-7  8 replicas: 0-7 | 8-15 | 16-23 | 24-31 | ... 56-63");
   EXPECT_EQ(Machine(4, 4, {}).lines()[1], "generator  ranks 0-3  node 0  4 replicas of one rank");
 }
 
 TEST(Placement, FrozenModelsAreCutByTheShardGroupWhereItDividesTheirRanks) {
-  EXPECT_EQ(Machine(8, 8, {}, 1, 2).lines()[2], "reward     ranks 0-7  node 0  4 shard groups: 0-1 | 2-3 | 4-5 | 6-7");
-  EXPECT_EQ(Machine(8, 8, {"4", "1", "3"}, 1, 2).lines()[2], "reward     ranks 4-6  node 0") << "two do not divide three";
-  EXPECT_EQ(Machine(8, 8, {"4", "2", "2"}, 1, 2).lines()[2], "reward     ranks 4-5  node 0") << "one group is all of them";
-  const auto size = [](const Machine& machine) { return reward_shard_size(machine.options, machine.roles); };
+  EXPECT_EQ(Machine(8, 8, {}, 1, 2).lines()[2],
+            "reward     ranks 0-7  node 0  4 shard groups: 0-1 | 2-3 | 4-5 | 6-7");
+  EXPECT_EQ(Machine(8, 8, {"4", "1", "3"}, 1, 2).lines()[2], "reward     ranks 4-6  node 0")
+      << "two do not divide three";
+  EXPECT_EQ(Machine(8, 8, {"4", "2", "2"}, 1, 2).lines()[2], "reward     ranks 4-5  node 0")
+      << "one group is all of them";
+  const auto size = [](const Machine& machine) {
+    return reward_shard_size(machine.options, machine.roles);
+  };
   EXPECT_EQ(size(Machine(8, 8, {}, 1, 2)), 2);
   EXPECT_EQ(size(Machine(8, 8, {})), 8);
   EXPECT_EQ(size(Machine(8, 8, {"4", "1", "3"}, 1, 2)), 3);
@@ -113,12 +126,15 @@ TEST(Placement, FrozenModelsAreCutByTheShardGroupWhereItDividesTheirRanks) {
 
 TEST(Placement, WhatDoesNotDivideIsRefused) {
   const auto refused = [](const Machine& machine) {
-    return error_of(ExitCode::configuration, [&] { check_placement(machine.options, machine.roles); });
+    return error_of(ExitCode::configuration,
+                    [&] { check_placement(machine.options, machine.roles); });
   };
-  EXPECT_THAT(refused(Machine(12, 4, {}, 8)), HasSubstr("generate.tensor_parallel = 8 does not divide the 12 generator ranks"));
+  EXPECT_THAT(refused(Machine(12, 4, {}, 8)),
+              HasSubstr("generate.tensor_parallel = 8 does not divide the 12 generator ranks"));
   EXPECT_THAT(refused(Machine(12, 4, {}, 1, 5)), HasSubstr("train.shard_group = 5"));
   Machine together(4, 4, {}), split(4, 4, {}, 2);
-  for (Machine* machine : {&together, &split}) machine->options.train.partial_rollout_order = PartialRolloutOrder::finished;
+  for (Machine* machine : {&together, &split})
+    machine->options.train.partial_rollout_order = PartialRolloutOrder::finished;
   EXPECT_THAT(refused(together), HasSubstr("rank 0 generates and trains"));
   EXPECT_THAT(refused(split), HasSubstr("generate.tensor_parallel = 2"));
 }

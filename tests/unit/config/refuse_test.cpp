@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "trireme/config/refuse.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/config/refuse.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
@@ -20,7 +20,8 @@ TEST(Refuse, ACrashFromTheEnvironmentInProduction) {
   Options options;
   EXPECT_NO_THROW(refuse_crash_in_production(options));
   options.run.production = true;
-  const std::string text = error_of(ExitCode::configuration, [&] { refuse_crash_in_production(options); });
+  const std::string text =
+      error_of(ExitCode::configuration, [&] { refuse_crash_in_production(options); });
   EXPECT_NE(text.find("TRIREME_CRASH_AT"), std::string::npos) << text;
 }
 

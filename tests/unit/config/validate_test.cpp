@@ -46,7 +46,9 @@ TEST(Validate, FusedKernelsAreForCpus) {
     o.generate.backend = GenerateBackend::fused;
     EXPECT_NO_THROW(validate(o, Command::ppo, no_files()));
   }
-  EXPECT_THAT(refusal_after([](Options& o) { o.run.device = Device::cuda, o.generate.backend = GenerateBackend::fused; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.run.device = Device::cuda, o.generate.backend = GenerateBackend::fused;
+              }),
               HasSubstr("the fused kernels are for CPUs"));
 }
 
@@ -54,9 +56,13 @@ TEST(Validate, GuessesNeedTheFusedKernels) {
   Options guessing = good();
   guessing.generate.speculation_tokens = 4;
   EXPECT_NO_THROW(validate(guessing, Command::ppo, no_files()));
-  EXPECT_THAT(refusal_after([](Options& o) { o.generate.speculation_tokens = 4, o.run.device = Device::cuda; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.generate.speculation_tokens = 4, o.run.device = Device::cuda;
+              }),
               HasSubstr("generate.speculation_tokens = 4 with run.device"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.generate.speculation_tokens = 4, o.generate.backend = GenerateBackend::torch; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.generate.speculation_tokens = 4, o.generate.backend = GenerateBackend::torch;
+              }),
               HasSubstr("generate.speculation_tokens = 4 with generate.backend"));
 }
 
@@ -65,17 +71,24 @@ TEST(Validate, EightBitsNeedTheFusedKernelsAndACorrection) {
   o.generate.weights = RolloutWeights::int8;
   EXPECT_NO_THROW(validate(o, Command::ppo, no_files()));
   ASSERT_EQ(warnings(o, Command::ppo).size(), 1u);
-  EXPECT_THAT(warnings(o, Command::ppo)[0], HasSubstr("generate.weights = \"int8\" without algo.advantage.is_correction_enable"));
+  EXPECT_THAT(warnings(o, Command::ppo)[0],
+              HasSubstr("generate.weights = \"int8\" without algo.advantage.is_correction_enable"));
   o.algo.advantage.is_correction_enable = true;
   EXPECT_TRUE(warnings(o, Command::ppo).empty());
-  EXPECT_THAT(refusal_after([](Options& deck) { deck.generate.weights = RolloutWeights::int8, deck.run.device = Device::cuda; }),
+  EXPECT_THAT(refusal_after([](Options& deck) {
+                deck.generate.weights = RolloutWeights::int8, deck.run.device = Device::cuda;
+              }),
               HasSubstr("generate.weights = \"int8\" with run.device"));
-  EXPECT_THAT(refusal_after([](Options& deck) { deck.generate.weights = RolloutWeights::int8, deck.generate.backend = GenerateBackend::torch; }),
+  EXPECT_THAT(refusal_after([](Options& deck) {
+                deck.generate.weights = RolloutWeights::int8,
+                deck.generate.backend = GenerateBackend::torch;
+              }),
               HasSubstr("generate.weights = \"int8\" with generate.backend"));
 }
 
 TEST(Validate, CombinationsOfTheAlgorithm) {
-  for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo, Estimator::max_rl}) {
+  for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm,
+                            Estimator::dr_grpo, Estimator::max_rl}) {
     EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),
                 HasSubstr("with rollout.n_samples_per_prompt = 1"));
   }
@@ -84,14 +97,22 @@ TEST(Validate, CombinationsOfTheAlgorithm) {
   EXPECT_NO_THROW(validate(alone, Command::ppo, no_files()));
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.unbiased_gradient = true; }),
               HasSubstr("unbiased_gradient without algo.kl.use_loss"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.target = 1, o.algo.kl.init_coef = 0; }), HasSubstr("would stay 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.target = 1, o.algo.kl.init_coef = 0; }),
+              HasSubstr("would stay 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.use_loss = true, o.algo.kl.init_coef = 0; }),
               HasSubstr("algo.kl.use_loss"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.critic.freezing_steps = 3, o.algo.advantage.estimator = Estimator::reinforce; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.critic.freezing_steps = 3, o.algo.advantage.estimator = Estimator::reinforce;
+              }),
               HasSubstr("it has no critic"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.critic.path = "x", o.algo.advantage.estimator = Estimator::reinforce; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.critic.path = "x", o.algo.advantage.estimator = Estimator::reinforce;
+              }),
               HasSubstr("critic.path with"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.critic.save_value_network = true, o.algo.advantage.estimator = Estimator::reinforce; }),
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.critic.save_value_network = true,
+                o.algo.advantage.estimator = Estimator::reinforce;
+              }),
               HasSubstr("critic to save"));
 }
 
@@ -104,24 +125,40 @@ std::string correction_refused(Change change) {
 }
 
 TEST(Validate, ImportanceCorrections) {
-  const auto custom = [](AdvantageOptions& a, CorrectionLevel level, CorrectionMode mode, CorrectionGate gate, double low) {
+  const auto custom = [](AdvantageOptions& a, CorrectionLevel level, CorrectionMode mode,
+                         CorrectionGate gate, double low) {
     a.is_correction_type = CorrectionType::custom;
     a.is_correction_level = level;
     a.is_correction_mode = mode;
     a.is_correction_gating = gate;
     a.is_correction_threshold[0] = low;
   };
-  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::token, CorrectionMode::clip, CorrectionGate::tv, 0); }),
+  EXPECT_THAT(correction_refused([&](auto& a) {
+                custom(a, CorrectionLevel::token, CorrectionMode::clip, CorrectionGate::tv, 0);
+              }),
               HasSubstr("nothing to clip): use mode mask"));
-  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::sequence, CorrectionMode::clip, CorrectionGate::ratio, 0.5); }),
+  EXPECT_THAT(correction_refused([&](auto& a) {
+                custom(a, CorrectionLevel::sequence, CorrectionMode::clip, CorrectionGate::ratio,
+                       0.5);
+              }),
               HasSubstr("is_correction_level = \"seq\" with mode clip"));
-  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::segment, CorrectionMode::clip, CorrectionGate::ratio, 0.5); }),
+  EXPECT_THAT(correction_refused([&](auto& a) {
+                custom(a, CorrectionLevel::segment, CorrectionMode::clip, CorrectionGate::ratio,
+                       0.5);
+              }),
               HasSubstr("is_correction_level = \"segment\" with mode clip"));
-  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::token, CorrectionMode::mask, CorrectionGate::tv, 0.5); }),
+  EXPECT_THAT(correction_refused([&](auto& a) {
+                custom(a, CorrectionLevel::token, CorrectionMode::mask, CorrectionGate::tv, 0.5);
+              }),
               HasSubstr("let it begin at 0"));
-  EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_threshold = {2, 5}; }), HasSubstr("leaves out 1"));
-  EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_mode = CorrectionMode::mask; }), HasSubstr("use type custom"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.is_correction_type = CorrectionType::icepop; }),
+  EXPECT_THAT(correction_refused([](auto& a) {
+                a.is_correction_threshold = {2, 5};
+              }),
+              HasSubstr("leaves out 1"));
+  EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_mode = CorrectionMode::mask; }),
+              HasSubstr("use type custom"));
+  EXPECT_THAT(refusal_after(
+                  [](Options& o) { o.algo.advantage.is_correction_type = CorrectionType::icepop; }),
               HasSubstr("set both or none"));
   EXPECT_THAT(refusal_after([](Options& o) {
                 o.algo.advantage.is_correction_enable = true;
@@ -130,14 +167,18 @@ TEST(Validate, ImportanceCorrections) {
               HasSubstr("leave one of the two out"));
   Options meant = good();
   meant.algo.advantage.is_correction_enable = true;
-  custom(meant.algo.advantage, CorrectionLevel::sequence, CorrectionMode::mask, CorrectionGate::binary_kl, 0);
+  custom(meant.algo.advantage, CorrectionLevel::sequence, CorrectionMode::mask,
+         CorrectionGate::binary_kl, 0);
   EXPECT_NO_THROW(validate(meant, Command::ppo, no_files()));
 }
 
 TEST(Validate, PretrainingLoss) {
-  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_coef = 0.1; }), HasSubstr("without data.pretrain_dataset"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.data.pretrain_dataset = {"texts.jsonl"}; }), HasSubstr("give the loss a weight"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_batch_size = 4; }), HasSubstr("actor.ptx_batch_size without"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_coef = 0.1; }),
+              HasSubstr("without data.pretrain_dataset"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.pretrain_dataset = {"texts.jsonl"}; }),
+              HasSubstr("give the loss a weight"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_batch_size = 4; }),
+              HasSubstr("actor.ptx_batch_size without"));
   Options supervised = good();
   supervised.data.dataset = {"examples.jsonl"};
   supervised.actor.ptx_coef = 0.1;
@@ -150,10 +191,15 @@ TEST(Validate, PretrainingLoss) {
 
 TEST(Validate, EvaluationAndBestCheckpoint) {
   EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 0; }), HasSubstr("eval.steps = 0"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 5; }), HasSubstr("eval.steps without eval.dataset"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.eval.dataset = {"x"}; }), HasSubstr("eval.dataset without eval.steps"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.ckpt.best_metric = "eval_reward"; }), HasSubstr("without eval.steps"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 1, o.eval.dataset = {"x"}, o.ckpt.best_metric = "eval_loss"; }),
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 5; }),
+              HasSubstr("eval.steps without eval.dataset"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.dataset = {"x"}; }),
+              HasSubstr("eval.dataset without eval.steps"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.ckpt.best_metric = "eval_reward"; }),
+              HasSubstr("without eval.steps"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.eval.steps = 1, o.eval.dataset = {"x"}, o.ckpt.best_metric = "eval_loss";
+              }),
               HasSubstr("ppo has: eval_reward, eval_pass1, eval_pass4"));
   EXPECT_TRUE(smaller_is_better("eval_loss"));
   EXPECT_FALSE(smaller_is_better("eval_accuracy"));
@@ -162,7 +208,8 @@ TEST(Validate, EvaluationAndBestCheckpoint) {
 TEST(Validate, Preferences) {
   Options pairs = good();
   pairs.data.dataset = {"pairs.jsonl"};
-  for (const Command command : {Command::rm, Command::dpo}) EXPECT_NO_THROW(validate(pairs, command, no_files()));
+  for (const Command command : {Command::rm, Command::dpo})
+    EXPECT_NO_THROW(validate(pairs, command, no_files()));
   pairs.algo.dpo.ipo = true;
   pairs.algo.dpo.label_smoothing = 0.1;
   pairs.ranks.trainer = "1";
@@ -177,11 +224,19 @@ TEST(Validate, Preferences) {
 TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.train.batch_size = 100; }),
               HasSubstr("train.batch_size 100 does not divide the 1024 sequences"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.max_new_tokens = 2048; }), HasSubstr("leaves no token"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.temperature = 0; }), HasSubstr("rollout.temperature 0"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.algo.dynamic_filtering_enable = true; }), HasSubstr("dynamic_filtering_enable"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_order = PartialRolloutOrder::finished; }), HasSubstr("partial_rollout_order"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_kv = PartialRolloutKv::keep; }), HasSubstr("partial_rollout_kv"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.max_new_tokens = 2048; }),
+              HasSubstr("leaves no token"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.temperature = 0; }),
+              HasSubstr("rollout.temperature 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.dynamic_filtering_enable = true; }),
+              HasSubstr("dynamic_filtering_enable"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.train.partial_rollout_order = PartialRolloutOrder::finished;
+              }),
+              HasSubstr("partial_rollout_order"));
+  EXPECT_THAT(
+      refusal_after([](Options& o) { o.train.partial_rollout_kv = PartialRolloutKv::keep; }),
+      HasSubstr("partial_rollout_kv"));
 }
 
 // Of a draw ahead some is learned from one iteration later than the rest.
@@ -197,33 +252,41 @@ TEST(Validate, DynamicFilteringAhead) {
   options.algo.advantage.mask_older_than = 1;
   EXPECT_NO_THROW(validate(options, Command::ppo, no_files()));
   options.algo.advantage.mask_older_than = 2;
-  EXPECT_THAT(error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }), HasSubstr("algo.advantage.mask_older_than = 2"));
+  EXPECT_THAT(
+      error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }),
+      HasSubstr("algo.advantage.mask_older_than = 2"));
   options.algo.advantage.mask_older_than.reset();
   options.train.partial_rollout_order = PartialRolloutOrder::finished;
-  EXPECT_THAT(error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }),
-              HasSubstr("train.partial_rollout_order = \"finished\" with algo.dynamic_filtering_enable"));
+  EXPECT_THAT(
+      error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }),
+      HasSubstr("train.partial_rollout_order = \"finished\" with algo.dynamic_filtering_enable"));
 }
 
 TEST(Validate, OverSampling) {
   Options beside = good();
   beside.rollout.over_sampling = beside.rollout.batch_size;
   EXPECT_NO_THROW(validate(beside, Command::ppo, no_files()));
-  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.over_sampling = o.rollout.batch_size + 1; }), HasSubstr("is more than rollout.batch_size"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.over_sampling = 1, o.train.async_depth = 1; }),
-              HasSubstr("train.partial_rollout_order = \"finished\" instead"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.over_sampling = o.rollout.batch_size + 1; }),
+              HasSubstr("is more than rollout.batch_size"));
+  EXPECT_THAT(
+      refusal_after([](Options& o) { o.rollout.over_sampling = 1, o.train.async_depth = 1; }),
+      HasSubstr("train.partial_rollout_order = \"finished\" instead"));
   EXPECT_THAT(refusal_after([](Options& o) {
-                o.rollout.over_sampling = 1, o.rollout.n_samples_per_prompt = 2, o.algo.dynamic_filtering_enable = true;
+                o.rollout.over_sampling = 1, o.rollout.n_samples_per_prompt = 2,
+                o.algo.dynamic_filtering_enable = true;
               }),
               HasSubstr("rollout.over_sampling with algo.dynamic_filtering_enable"));
 }
 
 TEST(Validate, RewardSources) {
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source.clear(); }), HasSubstr("no [[reward.source]]"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source.clear(); }),
+              HasSubstr("no [[reward.source]]"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].kind = RewardKind::model; }),
               HasSubstr("reward.source.0.path is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].kind = RewardKind::plugin; }),
               HasSubstr("reward.source.0.command is missing"));
-  for (const char* argument : {"--api-key=abc", "--API_KEY", "-password", "token=1", "sk-0123456789abcdefghij"}) {
+  for (const char* argument :
+       {"--api-key=abc", "--API_KEY", "-password", "token=1", "sk-0123456789abcdefghij"}) {
     EXPECT_THAT(refusal_after([&](Options& o) {
                   o.reward.source[0].kind = RewardKind::plugin;
                   o.reward.source[0].command = {"judge", argument};
@@ -233,32 +296,48 @@ TEST(Validate, RewardSources) {
   }
   Options plugin = good();
   plugin.reward.source[0].kind = RewardKind::plugin;
-  plugin.reward.source[0].command = {"judge", "--max-tokens=5", "--api-key-from=JUDGE_KEY", "tokenizer", "sk-1"};
+  plugin.reward.source[0].command = {"judge", "--max-tokens=5", "--api-key-from=JUDGE_KEY",
+                                     "tokenizer", "sk-1"};
   EXPECT_NO_THROW(validate(plugin, Command::ppo, no_files()));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }), HasSubstr("path is for kind = \"model\""));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].processes = 2; }), HasSubstr("processes is for kind = \"plugin\""));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.outage = PluginOutage::skip; }), HasSubstr("always answer"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.mask_older_than = 0; }), HasSubstr("no token is older than that"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }), HasSubstr("pattern is missing"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }), HasSubstr("would always be 0"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].length_weight = 1; }), HasSubstr("length_target"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }),
+              HasSubstr("path is for kind = \"model\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].processes = 2; }),
+              HasSubstr("processes is for kind = \"plugin\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.outage = PluginOutage::skip; }),
+              HasSubstr("always answer"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.mask_older_than = 0; }),
+              HasSubstr("no token is older than that"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }),
+              HasSubstr("pattern is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }),
+              HasSubstr("would always be 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].length_weight = 1; }),
+              HasSubstr("length_target"));
   EXPECT_THAT(refusal_after([](Options& o) {
                 o.reward.source.resize(2);
                 o.reward.source[0].name = o.reward.source[1].name = "same";
               }),
               HasSubstr("two sources are called \"same\""));
-  EXPECT_THAT(refusal_after([](Options& o) { o.reward.overlong_buffer_len = 10; }), HasSubstr("without rollout.max_new_tokens"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.overlong_buffer_len = 10; }),
+              HasSubstr("without rollout.max_new_tokens"));
 }
 
 TEST(Validate, ModelAndData) {
-  EXPECT_THAT(refusal_after([](Options& o) { o.model.path = ""; }), HasSubstr("model.path is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.model.path = ""; }),
+              HasSubstr("model.path is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.model.shape = "x"; }), HasSubstr("keep one"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_dataset.clear(); }), HasSubstr("data.prompt_dataset is missing"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_probs = {1, 2}; }), HasSubstr("2 weights for 1 files"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_dataset.clear(); }),
+              HasSubstr("data.prompt_dataset is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.data.prompt_probs = {1, 2};
+              }),
+              HasSubstr("2 weights for 1 files"));
   EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_probs = {0}; }), HasSubstr("all 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.run.threads = "many"; }), HasSubstr("run.threads"));
-  EXPECT_THAT(refusal(good(), Command::sft),
-              HasSubstr("data.dataset is missing (the JSONL files to train on): data.prompt_dataset is for ppo"));
+  EXPECT_THAT(
+      refusal(good(), Command::sft),
+      HasSubstr(
+          "data.dataset is missing (the JSONL files to train on): data.prompt_dataset is for ppo"));
 }
 
 TEST(Validate, AllMistakesAtOnce) {
@@ -275,9 +354,12 @@ TEST(Validate, MissingFilesAndThoseBesideTheDeck) {
   o.model.path = "model_beside_deck";
   ValidateInputs inputs;
   inputs.deck = folder / "deck.toml";
-  const std::string text = error_of(ExitCode::input_missing, [&] { validate(o, Command::ppo, inputs); });
-  EXPECT_THAT(text, HasSubstr("it lies beside the deck): write " + (folder / "model_beside_deck").string()));
-  EXPECT_THAT(text, HasSubstr("data.prompt_dataset = \"prompts.jsonl\" does not exist (seen from "));
+  const std::string text =
+      error_of(ExitCode::input_missing, [&] { validate(o, Command::ppo, inputs); });
+  EXPECT_THAT(text, HasSubstr("it lies beside the deck): write " +
+                              (folder / "model_beside_deck").string()));
+  EXPECT_THAT(text,
+              HasSubstr("data.prompt_dataset = \"prompts.jsonl\" does not exist (seen from "));
   o.model.path = (folder / "model_beside_deck").string();
   std::ofstream(folder / "prompts.jsonl") << "{}\n";
   o.data.prompt_dataset = {(folder / "prompts.jsonl").string()};
@@ -286,14 +368,24 @@ TEST(Validate, MissingFilesAndThoseBesideTheDeck) {
 }
 
 TEST(Validate, Faults) {
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"kill:1:train:2"}, o.run.production = true; }), HasSubstr("run.production"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"kill:one:train:2"}; }),
-              HasSubstr("fault.at = \"kill:one:train:2\" is malformed: write \"kill:rank:place:pass\""));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"nan:1:bias:2"}; }), HasSubstr("nan:rank:loss|grad|weight|generator:pass"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"kill:*:train:*", "exit:1:train:2"}; }), HasSubstr("exit:rank:place:pass:code"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"melt:1:train:2"}; }), HasSubstr("kill|segv|hang|suspend"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.io_fail = "read:1:28"; }), HasSubstr("fault.io_fail"));
-  EXPECT_THAT(refusal_after([](Options& o) { o.fault.plugin_fault = "bang"; }), HasSubstr("crash|hang|nan|short|slow"));
+  EXPECT_THAT(
+      refusal_after([](Options& o) { o.fault.at = {"kill:1:train:2"}, o.run.production = true; }),
+      HasSubstr("run.production"));
+  EXPECT_THAT(
+      refusal_after([](Options& o) { o.fault.at = {"kill:one:train:2"}; }),
+      HasSubstr("fault.at = \"kill:one:train:2\" is malformed: write \"kill:rank:place:pass\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"nan:1:bias:2"}; }),
+              HasSubstr("nan:rank:loss|grad|weight|generator:pass"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.fault.at = {"kill:*:train:*", "exit:1:train:2"};
+              }),
+              HasSubstr("exit:rank:place:pass:code"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"melt:1:train:2"}; }),
+              HasSubstr("kill|segv|hang|suspend"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.io_fail = "read:1:28"; }),
+              HasSubstr("fault.io_fail"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.plugin_fault = "bang"; }),
+              HasSubstr("crash|hang|nan|short|slow"));
   const Fault delay = parse_fault("delay:*:checkpoint write:3:1500");
   EXPECT_TRUE(delay.is_for(5));
   EXPECT_EQ(delay.pass, 3);
@@ -329,12 +421,14 @@ TEST(Correction, Presets) {
   EXPECT_FALSE(importance_correction(o).enabled);
   o.is_correction_enable = true;
   EXPECT_EQ(importance_correction(o),
-            (ImportanceCorrection{true, CorrectionLevel::token, CorrectionMode::clip, CorrectionGate::ratio, 0.5, 5}));
+            (ImportanceCorrection{true, CorrectionLevel::token, CorrectionMode::clip,
+                                  CorrectionGate::ratio, 0.5, 5}));
   o.is_correction_type = CorrectionType::icepop;
   EXPECT_EQ(importance_correction(o).mode, CorrectionMode::mask);
   o.is_correction_type = CorrectionType::seq_mask_tis;
   EXPECT_EQ(importance_correction(o),
-            (ImportanceCorrection{true, CorrectionLevel::sequence, CorrectionMode::mask, CorrectionGate::ratio, 0.5, 5}));
+            (ImportanceCorrection{true, CorrectionLevel::sequence, CorrectionMode::mask,
+                                  CorrectionGate::ratio, 0.5, 5}));
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ TEST(PromptSampler, DropLastLeavesTheRestOut) {
 }
 
 TEST(PromptSampler, CarryOverUsesEveryRow) {
-  PromptSampler sampler({.sizes = {3}, .weights = {}, .order = Order::file, .epoch_end = EpochEnd::carry_over});
+  PromptSampler sampler(
+      {.sizes = {3}, .weights = {}, .order = Order::file, .epoch_end = EpochEnd::carry_over});
   EXPECT_EQ(sampler.draws_per_epoch(2), 2);
   EXPECT_EQ(sampler.draw(8), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 1}));
 }
@@ -67,9 +68,11 @@ TEST(PromptSampler, RestoredAtAnyPointGoesOnAlike) {
   }
 }
 
-// A run that stops after any number of rows, whatever the sizes of its draws, has the rows of the run that does not stop.
+// A run that stops after any number of rows, whatever the sizes of its draws, has the rows of the
+// run that does not stop.
 TEST(PromptSampler, DrawsOfAnySizeGiveOneSequence) {
-  const SamplerOptions options{.sizes = {5, 8}, .weights = {}, .seed = 7, .epoch_end = EpochEnd::carry_over};
+  const SamplerOptions options{
+      .sizes = {5, 8}, .weights = {}, .seed = 7, .epoch_end = EpochEnd::carry_over};
   const auto whole = PromptSampler(options).draw(60);
   for (int64_t stop = 0; stop <= 40; ++stop) {
     PromptSampler first(options);
@@ -88,7 +91,8 @@ TEST(PromptSampler, DrawsOfAnySizeGiveOneSequence) {
 }
 
 TEST(PromptSampler, CarriedOverEpochsAreWhole) {
-  PromptSampler sampler({.sizes = {10}, .weights = {}, .seed = 4, .epoch_end = EpochEnd::carry_over});
+  PromptSampler sampler(
+      {.sizes = {10}, .weights = {}, .seed = 4, .epoch_end = EpochEnd::carry_over});
   std::vector<int64_t> rows;
   for (int draw = 0; draw < 10; ++draw) {
     const auto batch = sampler.draw(7);
@@ -113,13 +117,16 @@ TEST(PromptSampler, RowsThatAreLeftOutChange) {
 }
 
 TEST(PromptSampler, SeedsDecideTheOrderAndNothingElse) {
-  const auto drawn = [](uint64_t seed) { return PromptSampler({.sizes = {50}, .weights = {}, .seed = seed}).draw(50); };
+  const auto drawn = [](uint64_t seed) {
+    return PromptSampler({.sizes = {50}, .weights = {}, .seed = seed}).draw(50);
+  };
   std::set<std::vector<int64_t>> orders;
   for (uint64_t seed = 0; seed < 50; ++seed) orders.insert(drawn(seed));
   orders.insert(drawn(UINT64_MAX));
   EXPECT_EQ(orders.size(), 51u);
   EXPECT_EQ(drawn(9), drawn(9));
-  PromptSampler in_file_order({.sizes = {2, 3}, .weights = {1, 1}, .seed = 9, .order = Order::file});
+  PromptSampler in_file_order(
+      {.sizes = {2, 3}, .weights = {1, 1}, .seed = 9, .order = Order::file});
   EXPECT_EQ(in_file_order.draw(7), (std::vector<int64_t>{0, 2, 1, 3, 0, 4, 1}));
 }
 
@@ -138,7 +145,9 @@ TEST(PromptSampler, SharesFollowTheWeightsToWithinOneRow) {
     const int64_t row = sampler.draw(1)[0];
     ++taken[row < 50 ? 0 : row < 57 ? 2 : 3];
     for (size_t i = 0; i < 4; ++i) {
-      EXPECT_LE(std::abs(static_cast<double>(taken[i]) - weights[i] / 8.5 * static_cast<double>(k)), 1.0 + 1e-9) << k;
+      EXPECT_LE(std::abs(static_cast<double>(taken[i]) - weights[i] / 8.5 * static_cast<double>(k)),
+                1.0 + 1e-9)
+          << k;
     }
   }
   EXPECT_EQ(taken[1], 0);
@@ -151,7 +160,8 @@ TEST(PromptSampler, WeightedSourcesHaveEpochsOfTheirOwn) {
   for (const auto& source : rows) {
     ASSERT_EQ(source.size(), 32u);
     for (size_t epoch = 0; epoch < 8; ++epoch) {
-      const std::set<int64_t> seen(source.begin() + static_cast<int64_t>(epoch) * 4, source.begin() + static_cast<int64_t>(epoch) * 4 + 4);
+      const std::set<int64_t> seen(source.begin() + static_cast<int64_t>(epoch) * 4,
+                                   source.begin() + static_cast<int64_t>(epoch) * 4 + 4);
       EXPECT_EQ(seen.size(), 4u);
     }
   }
@@ -160,11 +170,13 @@ TEST(PromptSampler, WeightedSourcesHaveEpochsOfTheirOwn) {
 
 TEST(PromptSampler, Refusals) {
   const auto refuse = [](SamplerOptions options) {
-    return test::error_of(ExitCode::configuration, [&] { PromptSampler sampler(std::move(options)); });
+    return test::error_of(ExitCode::configuration,
+                          [&] { PromptSampler sampler(std::move(options)); });
   };
   EXPECT_NE(refuse({.sizes = {}, .weights = {}}).find("no rows"), std::string::npos);
   EXPECT_NE(refuse({.sizes = {0, 0}, .weights = {}}).find("no rows"), std::string::npos);
-  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1}}).find("1 weights for 2 files"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1}}).find("1 weights for 2 files"),
+            std::string::npos);
   EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1, -1}}).find("negative"), std::string::npos);
   EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1, NAN}}).find("finite"), std::string::npos);
   EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {0, 0}}).find("zero"), std::string::npos);
@@ -173,7 +185,8 @@ TEST(PromptSampler, Refusals) {
   PromptSampler other({.sizes = {6}, .weights = {}});
   const auto message = test::error_of(ExitCode::bad_data, [&] { sampler.restore(other.state()); });
   EXPECT_NE(message.find("other data"), std::string::npos);
-  for (const SamplerState& damaged : {SamplerState{{5}, {-1}}, SamplerState{{5}, {}}, SamplerState{{5}, {1, 1}}, SamplerState{}}) {
+  for (const SamplerState& damaged : {SamplerState{{5}, {-1}}, SamplerState{{5}, {}},
+                                      SamplerState{{5}, {1, 1}}, SamplerState{}}) {
     test::error_of(ExitCode::bad_data, [&] { sampler.restore(damaged); });
   }
   EXPECT_EQ(sampler.state().taken, std::vector<int64_t>{0}) << "a refused state changes nothing";

@@ -1,5 +1,5 @@
-// Sequences are dealt to many ranks with work and memory for the sequences, not for sequences x ranks: allocations are counted by the
-// operators new of this program.
+// Sequences are dealt to many ranks with work and memory for the sequences, not for sequences x
+// ranks: allocations are counted by the operators new of this program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,13 +25,15 @@ int64_t length_of(int64_t i) { return 200 + (i * 7919) % 1801; }
 
 void expect_balanced(const std::vector<int64_t>& tokens, const std::vector<int64_t>& counts) {
   const int64_t total = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
-  EXPECT_LT(*std::max_element(tokens.begin(), tokens.end()) * ranks, total + total / 4) << "no rank has a quarter more than the mean";
+  EXPECT_LT(*std::max_element(tokens.begin(), tokens.end()) * ranks, total + total / 4)
+      << "no rank has a quarter more than the mean";
   EXPECT_EQ(std::count(counts.begin(), counts.end(), sequences / ranks), ranks);
 }
 
 TEST(ManyRanks, SequencesAreSpreadInLinearMemory) {
   learn::SequenceList listed;
-  for (int64_t i = 0; i < sequences; ++i) listed.push_back({static_cast<uint64_t>(i), length_of(i)});
+  for (int64_t i = 0; i < sequences; ++i)
+    listed.push_back({static_cast<uint64_t>(i), length_of(i)});
   std::vector<int> targets(ranks);
   std::iota(targets.begin(), targets.end(), 0);
   const int64_t bytes = allocated_bytes, count = allocations;

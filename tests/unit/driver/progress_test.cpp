@@ -19,7 +19,8 @@ TEST(Progress, TextRoundTrip) {
   progress.training.kl_coefficient = 0.1 + 0.2;
   progress.metrics_cursor = int64_t{1} << 40;
   progress.carried = {{uint64_t{7} << 20 | 3, 12}, {uint64_t{1} << 43, 0}};
-  progress.filter = {.share_before = 0.1, .drawn = 5, .draws = 2, .seen = 4, .informative = 1, .complaints = 3};
+  progress.filter = {
+      .share_before = 0.1, .drawn = 5, .draws = 2, .seen = 4, .informative = 1, .complaints = 3};
   progress.sampler = {{100, 20}, {64, 3}};
   progress.ptx_sampler = {{50}, {7}};
   progress.best = {"eval_loss", 6, 1.0 / 7};
@@ -52,7 +53,8 @@ TEST(Progress, APathOfAnyBytesIsKnownAgain) {
   progress.resumed_from = name_of_checkpoint("/scratch/m\xFCller/ckpt/./step-000002/");
   EXPECT_EQ(progress.resumed_from, "/scratch/m%FCller/ckpt/step-000002");
   EXPECT_EQ(progress_from_json(to_json(progress)), progress);
-  EXPECT_EQ(name_of_checkpoint("/a/m\xC3\xBCller%/step-000002"), "/a/m\xC3\xBCller%/step-000002") << "texts stay as they are";
+  EXPECT_EQ(name_of_checkpoint("/a/m\xC3\xBCller%/step-000002"), "/a/m\xC3\xBCller%/step-000002")
+      << "texts stay as they are";
 }
 
 TEST(Progress, EveryTextComesBack) {
@@ -64,18 +66,23 @@ TEST(Progress, EveryTextComesBack) {
   }
 }
 
-// A state that lacks a field or has a list in its place is malformed; only what the first checkpoints had not may be absent.
+// A state that lacks a field or has a list in its place is malformed; only what the first
+// checkpoints had not may be absent.
 TEST(Progress, EveryFieldIsNeeded) {
   const auto whole = nlohmann::json::parse(to_json(Progress{}));
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" || key == "informative_share" || key == "filter" ||
-                          key == "carried" || key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
+    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" ||
+                          key == "informative_share" || key == "filter" || key == "carried" ||
+                          key == "ptx_sampler" || key == "best" || key == "resumed_from" ||
+                          key == "compute_type";
     if (optional) {
       EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
     } else {
-      EXPECT_THAT(config::error_of(ExitCode::bad_data, [&] { progress_from_json(without.dump()); }), testing::HasSubstr("state of the checkpoint")) << key;
+      EXPECT_THAT(config::error_of(ExitCode::bad_data, [&] { progress_from_json(without.dump()); }),
+                  testing::HasSubstr("state of the checkpoint"))
+          << key;
     }
     auto wrong = whole;
     wrong[key] = nlohmann::json::array({nlohmann::json::object()});

@@ -12,7 +12,8 @@ namespace {
 
 using test::world;
 
-// ckpt.resume as a relative path names another checkpoint on a rank that works elsewhere: rank 0's counts, since collectives follow.
+// ckpt.resume as a relative path names another checkpoint on a rank that works elsewhere: rank 0's
+// counts, since collectives follow.
 TEST(ResumePoint, RanksInOtherFoldersAgree) {
   const test::SharedFolder folder;
   const std::string relative = "other/step-000003";
@@ -24,7 +25,8 @@ TEST(ResumePoint, RanksInOtherFoldersAgree) {
   checkpoint::save(world(), folder.path() / "ckpt", 1, content);
   const auto before = std::filesystem::current_path();
   if (world().rank() != 0) std::filesystem::current_path("/");
-  EXPECT_FALSE(takes_named_checkpoint(relative, folder.path() / "ckpt", world())) << "it was obeyed";
+  EXPECT_FALSE(takes_named_checkpoint(relative, folder.path() / "ckpt", world()))
+      << "it was obeyed";
   EXPECT_TRUE(takes_named_checkpoint("other/step-000004", folder.path() / "ckpt", world()));
   EXPECT_TRUE(takes_named_checkpoint(relative, folder.path() / "none", world()));
   std::filesystem::current_path(before);

@@ -23,7 +23,8 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
   report::IterationMetrics metrics;
   metrics.set("tokens_per_second", 7 + world().rank());
   TrainingState state;
-  const std::vector<std::string> names{"kl", "reward_two\nlines", "reward_", "", "reward_\"quoted\""};
+  const std::vector<std::string> names{"kl", "reward_two\nlines", "reward_", "",
+                                       "reward_\"quoted\""};
   if (roles.trainer) {
     for (size_t i = 0; i < names.size(); ++i) metrics.set(names[i], 0.1 * static_cast<double>(i));
     metrics.set("value_loss", std::nan(""));
@@ -32,7 +33,8 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
     state.kl_coefficient = 0.1 + 0.2;
   }
   state = share_training_state(roles, metrics, state);
-  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(metrics.get(names[i]), 0.1 * static_cast<double>(i)) << names[i];
+  for (size_t i = 0; i < names.size(); ++i)
+    EXPECT_EQ(metrics.get(names[i]), 0.1 * static_cast<double>(i)) << names[i];
   EXPECT_TRUE(std::isnan(metrics.get("value_loss")));
   EXPECT_EQ(metrics.get("tokens_per_second"), 7 + last);
   EXPECT_EQ(metrics.values.size(), names.size() + 2);
@@ -53,7 +55,8 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   frozen.weights = 700;
   if (rank == last) models.emplace_back("reward_two\nlines", frozen);
   if (rank == last) models.emplace_back("reference", frozen);
-  const rollout::GeneratorMemory generator{.weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
+  const rollout::GeneratorMemory generator{
+      .weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
   report::IterationMetrics metrics;
   add_memory_metrics(world(), models, rank % 2 ? nullptr : &generator, metrics);
   EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + last / 2 * 2);

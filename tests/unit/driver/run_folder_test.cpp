@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "trireme/report/sample_log.hpp"
-#include "tools/output.hpp"
 #include "support/samples.hpp"
+#include "tools/output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/report/sample_log.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::driver {
@@ -42,7 +42,8 @@ TEST(RunFolder, AFreshOneHasAllPlaces) {
     const RunFolder folder(options, world());
     world().barrier();
     EXPECT_TRUE(fs::is_directory(folder.checkpoints()));
-    EXPECT_EQ(config::parse_deck(base::read_file(folder.path() / "deck.toml")), options) << "complete";
+    EXPECT_EQ(config::parse_deck(base::read_file(folder.path() / "deck.toml")), options)
+        << "complete";
     EXPECT_EQ(folder.deck(), base::read_file(folder.path() / "deck.toml"));
     EXPECT_EQ(folder.stop_file(), folder.path() / "stop");
     world().barrier();
@@ -78,9 +79,12 @@ TEST(RunFolder, AStopThatNobodyHasObeyedEndsTheNextStartOnce) {
   const config::Options options = options_of(parent.path());
   if (world().rank() == 0) std::ofstream(parent.path() / "stop") << "";
   world().barrier();
-  EXPECT_THAT(error_of(ExitCode::stopped_with_checkpoint, [&] { RunFolder refused(options, world()); }), HasSubstr("start the same command again"));
+  EXPECT_THAT(
+      error_of(ExitCode::stopped_with_checkpoint, [&] { RunFolder refused(options, world()); }),
+      HasSubstr("start the same command again"));
   world().barrier();
-  EXPECT_TRUE(fs::exists(parent.path() / "stopped")) << "scripts see by it that they must not come back";
+  EXPECT_TRUE(fs::exists(parent.path() / "stopped"))
+      << "scripts see by it that they must not come back";
   EXPECT_FALSE(fs::exists(parent.path() / "stop"));
   world().barrier();
   const RunFolder next(options, world());
@@ -109,22 +113,28 @@ TEST(RunFolder, IsRefusedToASecondRunOnEveryRank) {
   const SharedFolder parent;
   const config::Options options = options_of(parent.path());
   const RunFolder first(options, world());
-  EXPECT_THAT(error_of(ExitCode::locked, [&] { RunFolder second(options, world()); }), HasSubstr(parent.path().string()));
+  EXPECT_THAT(error_of(ExitCode::locked, [&] { RunFolder second(options, world()); }),
+              HasSubstr(parent.path().string()));
 }
 
 TEST(RunFolder, APlaceThatCannotBeIsOneErrorOnEveryRank) {
   const SharedFolder parent;
   if (world().rank() == 0) std::ofstream(parent.path() / "file") << "";
   world().barrier();
-  const auto refused = [&] { RunFolder folder(options_of(parent.path() / "file" / "run"), world()); };
-  EXPECT_THAT(error_of(ExitCode::io_error, refused), testing::AllOf(HasSubstr("file/run"), HasSubstr("choose another run.dir")));
+  const auto refused = [&] {
+    RunFolder folder(options_of(parent.path() / "file" / "run"), world());
+  };
+  EXPECT_THAT(error_of(ExitCode::io_error, refused),
+              testing::AllOf(HasSubstr("file/run"), HasSubstr("choose another run.dir")));
 }
 
 // ---- samples.jsonl ----
 
 const data::PromptSet& prompts() {
-  static const auto set = data::PromptSet::load(
-      test::lines("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n{\"prompt\": \"say \\\"}\\\"\\n\", \"label\": {\"a\": 1}}\n"), test::tokenizer());
+  static const auto set =
+      data::PromptSet::load(test::lines("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n{\"prompt\": "
+                                        "\"say \\\"}\\\"\\n\", \"label\": {\"a\": 1}}\n"),
+                            test::tokenizer());
   return set;
 }
 
@@ -142,7 +152,8 @@ Samples answers() {
     samples.ids.push_back(5);
     samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
     samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
-    samples.reward.push_back(id == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(id) / 8);
+    samples.reward.push_back(id == 0 ? std::numeric_limits<float>::quiet_NaN()
+                                     : static_cast<float>(id) / 8);
   }
   samples.action_mask.assign(samples.ids.size(), 1);
   samples.log_probs.assign(samples.ids.size(), -1);
@@ -163,7 +174,8 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
   const int64_t all = 2 * world().size();
   for (const int64_t count : {int64_t{0}, int64_t{1}, all - 1, all, all + 5, int64_t{-1}}) {
     if (world().rank() == 0) fs::remove(path);
-    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, count);
+    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4,
+                              count);
     if (world().rank() != 0) continue;
     const auto lines = read_lines(path);
     ASSERT_EQ(static_cast<int64_t>(lines.size()), count < 0 ? all : std::min(count, all));
@@ -175,7 +187,8 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
       EXPECT_EQ(line.at("prompt"), odd ? "say \"}\"\n" : "1+1=");
       EXPECT_EQ(line.at("response"), odd ? "\"}\n\\ {" : "2");
       EXPECT_EQ(line.at("label"), odd ? "{\"a\":1}" : "2");
-      EXPECT_EQ(line.at("finish_reason"), static_cast<int64_t>(i) < world().size() ? "stop" : "length");
+      EXPECT_EQ(line.at("finish_reason"),
+                static_cast<int64_t>(i) < world().size() ? "stop" : "length");
       if (i == 0) {
         EXPECT_TRUE(line.at("reward").is_null()) << "NaN";
       } else {
@@ -187,7 +200,8 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
 
 // Nobody loses a run for its log of samples: a full disk is a warning (side_output()).
 TEST(SampleLog, AFullDiskEndsNoRun) {
-  EXPECT_NO_THROW(report::append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1));
+  EXPECT_NO_THROW(report::append_sample_log(world(), "/dev/full", answers(), prompts(),
+                                            test::tokenizer(), 1, 1));
 }
 
 TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
@@ -196,8 +210,11 @@ TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
   const auto path = folder.path() / "samples.jsonl";
   report::trim_sample_log(path, 3);
   EXPECT_FALSE(fs::exists(path)) << "nothing was logged yet";
-  for (int64_t iteration : {1, 2, 3, 4, 30}) report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), iteration, -1);
-  std::ofstream(path, std::ios::app) << "{\"iteration\": 2, \"id\": 7, \"prompt\": \"a line cut sho";
+  for (int64_t iteration : {1, 2, 3, 4, 30})
+    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(),
+                              iteration, -1);
+  std::ofstream(path, std::ios::app)
+      << "{\"iteration\": 2, \"id\": 7, \"prompt\": \"a line cut sho";
   report::trim_sample_log(path, 3);
   std::vector<int64_t> iterations;
   for (const json& line : read_lines(path)) iterations.push_back(line.at("iteration"));
@@ -218,7 +235,9 @@ TEST(SampleLog, IsCutInPlace) {
     }
     return -1ll;
   };
-  const auto lines = [&path](int64_t iteration) { std::ofstream(path, std::ios::app) << "{\"iteration\": " << iteration << ", \"id\": 1}\n"; };
+  const auto lines = [&path](int64_t iteration) {
+    std::ofstream(path, std::ios::app) << "{\"iteration\": " << iteration << ", \"id\": 1}\n";
+  };
   lines(1);
   const auto small = fs::file_size(path);
   fs::resize_file(path, small + (uint64_t{256} << 20));  // a hole: one long line
@@ -239,7 +258,8 @@ TEST(SampleLog, IsCutInPlace) {
   std::string tail(std::istreambuf_iterator<char>(in), {});
   EXPECT_TRUE(tail.ends_with("{\"iteration\": 3, \"id\": 1}\n")) << tail;
   report::trim_sample_log(path, 1);
-  EXPECT_EQ(fs::file_size(path), small + (uint64_t{256} << 20) + 1) << "what is no line of ours stays";
+  EXPECT_EQ(fs::file_size(path), small + (uint64_t{256} << 20) + 1)
+      << "what is no line of ours stays";
   report::trim_sample_log(path, 0);
   EXPECT_EQ(fs::file_size(path), 0u);
 }
@@ -255,13 +275,16 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
     tools::OutputFile output(path);
     output.write("one\n");
     EXPECT_EQ(base::read_file(path), "of the last time\n");
-    EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n") << "lines can be read as they come";
+    EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n")
+        << "lines can be read as they come";
     output.write("two\n");
     output.finish();
   }
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
   EXPECT_FALSE(fs::exists(folder.path() / "out.jsonl.partial"));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { tools::OutputFile output(folder.path() / "no-such" / "out"); }), HasSubstr("no-such/out"));
+  EXPECT_THAT(error_of(ExitCode::input_missing,
+                       [&] { tools::OutputFile output(folder.path() / "no-such" / "out"); }),
+              HasSubstr("no-such/out"));
 }
 
 TEST(OutputFile, ADashIsStandardOutput) {

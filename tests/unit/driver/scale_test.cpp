@@ -1,4 +1,5 @@
-// What a rank builds of a job of 4,096 ranks and 16,384 sequences fits into 64 MB, whether it trains or generates.
+// What a rank builds of a job of 4,096 ranks and 16,384 sequences fits into 64 MB, whether it
+// trains or generates.
 #include <gtest/gtest.h>
 
 #include "support/counted_new.hpp"

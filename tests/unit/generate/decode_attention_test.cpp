@@ -22,21 +22,24 @@ struct Cache {
   std::vector<const std::byte*> starts;
   int64_t tiles = 1;
 
-  Cache(ElementType type, const at::Tensor& k, const at::Tensor& v, int64_t page_size) : tiles(page_size / tile_tokens) {
+  Cache(ElementType type, const at::Tensor& k, const at::Tensor& v, int64_t page_size)
+      : tiles(page_size / tile_tokens) {
     const int64_t s = k.size(0), hd = k.size(1), bytes = static_cast<int64_t>(size_of(type));
     for (int64_t first = 0; first < s; first += page_size) {
       pages.emplace_back(static_cast<size_t>(tiles * tile_elements(hd) * bytes), std::byte{0});
       starts.push_back(pages.back().data());
     }
     for (int64_t i = 0; i < s; ++i) {
-      std::byte* tile = pages[static_cast<size_t>(i / page_size)].data() + i % page_size / tile_tokens * tile_elements(hd) * bytes;
+      std::byte* tile = pages[static_cast<size_t>(i / page_size)].data() +
+                        i % page_size / tile_tokens * tile_elements(hd) * bytes;
       store_kv(type, tile, i, k.select(0, i).const_data_ptr(), v.select(0, i).const_data_ptr(), hd);
     }
   }
 };
 
 // q and out [R, G, hd].
-AttentionArguments arguments(ElementType type, const at::Tensor& q, const at::Tensor& out, const Cache& cache, int64_t keys) {
+AttentionArguments arguments(ElementType type, const at::Tensor& q, const at::Tensor& out,
+                             const Cache& cache, int64_t keys) {
   AttentionArguments a;
   a.type = type;
   a.pages = cache.starts.data();
@@ -62,14 +65,20 @@ at::Tensor attend_paged(ElementType type, const at::Tensor& q, const Cache& cach
 void expect_softmax_attention(ElementType type, int64_t hd, int64_t group) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
   const int64_t s = 1030;
-  const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype), q = (at::randn({group, hd}) * 2).to(dtype);
+  const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype),
+                   q = (at::randn({group, hd}) * 2).to(dtype);
   const Cache cache(type, k, v, 16);
   for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 511, 512, 513, 1030}) {
-    const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble), vd = v.narrow(0, 0, keys).to(at::kDouble);
-    const at::Tensor weights = at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
-    const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
+    const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble),
+                     vd = v.narrow(0, 0, keys).to(at::kDouble);
+    const at::Tensor weights =
+        at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
+    const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) -
+                                         at::matmul(weights, vd)))
+                             .item<double>();
     EXPECT_LT(error, type == ElementType::f32 ? 5e-6 : 1.6e-2)
-        << base::to_string(base::active_isa()) << ", hd " << hd << " group " << group << " keys " << keys;
+        << base::to_string(base::active_isa()) << ", hd " << hd << " group " << group << " keys "
+        << keys;
   }
 }
 
@@ -84,17 +93,22 @@ TEST(DecodeAttention, IsSoftmaxAttentionForAllShapes) {
   }
 }
 
-// One KV head with `group` query heads: every query of a text of S tokens against the training kernel's.
+// One KV head with `group` query heads: every query of a text of S tokens against the training
+// kernel's.
 void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
   const int64_t s = 150;
-  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype), k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
+  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype),
+                   k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
   const at::Tensor want = model::attend_packed(q, k, v, {0, s});
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
-  for (const int64_t position : {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
-    const at::Tensor got = attend_paged(type, q.select(0, position).contiguous(), cache, position + 1);
-    EXPECT_TRUE(at::equal(got, want.select(0, position))) << text_of(type) << ", head size " << hd << ", "
-                                                          << group << " heads, position " << position << ", " << base::to_string(base::active_isa());
+  for (const int64_t position :
+       {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
+    const at::Tensor got =
+        attend_paged(type, q.select(0, position).contiguous(), cache, position + 1);
+    EXPECT_TRUE(at::equal(got, want.select(0, position)))
+        << text_of(type) << ", head size " << hd << ", " << group << " heads, position " << position
+        << ", " << base::to_string(base::active_isa());
   }
 }
 
@@ -109,23 +123,35 @@ TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
   }
 }
 
-// Neighbouring positions together, and chunks of keys in any order, give the bits of one position at a time; around the ends of chunks the training
-// kernel's.
+// Neighbouring positions together, and chunks of keys in any order, give the bits of one position
+// at a time; around the ends of chunks the training kernel's.
 void expect_shared_bits(ElementType type, int64_t hd, int64_t group) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
   const int64_t s = 1060;
-  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype), k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
+  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype),
+                   k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
   const at::Tensor want = model::attend_packed(q, k, v, {0, s});
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
-  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 5}, {500, 16}, {511, 1}, {512, 2}, {505, 7}, {506, 31}, {1020, 16}, {1024, 1}, {1050, 10}}) {
-    const at::Tensor queries = q.narrow(0, first, rows), expected = want.narrow(0, first, rows), out = at::empty_like(queries);
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 5},
+                                    {500, 16},
+                                    {511, 1},
+                                    {512, 2},
+                                    {505, 7},
+                                    {506, 31},
+                                    {1020, 16},
+                                    {1024, 1},
+                                    {1050, 10}}) {
+    const at::Tensor queries = q.narrow(0, first, rows), expected = want.narrow(0, first, rows),
+                     out = at::empty_like(queries);
     AttentionArguments a = arguments(type, queries, out, cache, first + 1);
-    const std::string about = text_of(type) + ", head size " + std::to_string(hd) + ", " + std::to_string(group) + " heads, from " + std::to_string(first) +
+    const std::string about = text_of(type) + ", head size " + std::to_string(hd) + ", " +
+                              std::to_string(group) + " heads, from " + std::to_string(first) +
                               ", " + base::to_string(base::active_isa());
     attend(a);
     EXPECT_TRUE(at::equal(out, expected)) << about;
     out.zero_();
-    std::vector<float> parts(static_cast<size_t>(a.chunks() * part_floats(rows, group, hd)), std::nanf(""));
+    std::vector<float> parts(static_cast<size_t>(a.chunks() * part_floats(rows, group, hd)),
+                             std::nanf(""));
     for (int64_t chunk = a.chunks() - 1; chunk >= 0; --chunk) attend_chunk(a, chunk, parts.data());
     merge_chunks(a, parts.data());
     EXPECT_TRUE(at::equal(out, expected)) << about << ", in parts";
@@ -136,7 +162,8 @@ TEST(DecodeAttention, PositionsTogetherAndChunksApartGiveTheSameBits) {
   for (const auto isa : usable_instruction_sets()) {
     const UnderInstructionSet use(isa);
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
-      for (const auto& [hd, group] : {std::pair(64, 3), std::pair(64, 1), std::pair(16, 6), std::pair(25, 2), std::pair(128, 4)}) {
+      for (const auto& [hd, group] : {std::pair(64, 3), std::pair(64, 1), std::pair(16, 6),
+                                      std::pair(25, 2), std::pair(128, 4)}) {
         expect_shared_bits(type, hd, group);
       }
     }
@@ -147,7 +174,8 @@ TEST(DecodeAttention, PositionsTogetherAndChunksApartGiveTheSameBits) {
 TEST(DecodeAttention, EveryInstructionSetGivesTheSameBits) {
   for (const auto type : {ElementType::f32, ElementType::bf16}) {
     const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-    const at::Tensor k = at::randn({1201, 80}).to(dtype), v = at::randn({1201, 80}).to(dtype), q = (at::randn({5, 80}) * 2).to(dtype);
+    const at::Tensor k = at::randn({1201, 80}).to(dtype), v = at::randn({1201, 80}).to(dtype),
+                     q = (at::randn({5, 80}) * 2).to(dtype);
     const Cache cache(type, k, v, 32);
     for (const int64_t keys : {1, 2, 16, 33, 200, 201, 513, 1201}) {
       at::Tensor want[2];
@@ -170,7 +198,9 @@ TEST(DecodeAttention, PageSizesAndHeadsBesideDoNotChangeABit) {
     const at::Tensor all = attend_paged(ElementType::f32, q, small, 600);
     EXPECT_TRUE(at::equal(all, attend_paged(ElementType::f32, q, large, 600)));
     for (int64_t g = 0; g < 7; ++g) {
-      EXPECT_TRUE(at::equal(all.narrow(0, g, 1), attend_paged(ElementType::f32, q.narrow(0, g, 1).contiguous(), small, 600)));
+      EXPECT_TRUE(
+          at::equal(all.narrow(0, g, 1),
+                    attend_paged(ElementType::f32, q.narrow(0, g, 1).contiguous(), small, 600)));
     }
   }
 }
@@ -180,12 +210,14 @@ TEST(DecodeAttention, WhatLiesBehindTheLastKeyIsNotRead) {
     const UnderInstructionSet use(isa);
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
       const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-      const at::Tensor k = at::randn({40, 16}).to(dtype), v = at::randn({40, 16}).to(dtype), q = at::randn({2, 16}).to(dtype);
+      const at::Tensor k = at::randn({40, 16}).to(dtype), v = at::randn({40, 16}).to(dtype),
+                       q = at::randn({2, 16}).to(dtype);
       at::Tensor k2 = k.clone(), v2 = v.clone();
       k2.narrow(0, 21, 19).fill_(std::nanf(""));
       v2.narrow(0, 21, 19).fill_(std::nanf(""));
       const Cache a(type, k, v, 16), b(type, k2, v2, 16);
-      EXPECT_TRUE(at::equal(attend_paged(type, q, a, 21), attend_paged(type, q, b, 21))) << base::to_string(isa);
+      EXPECT_TRUE(at::equal(attend_paged(type, q, a, 21), attend_paged(type, q, b, 21)))
+          << base::to_string(isa);
     }
   }
 }

@@ -27,11 +27,14 @@ struct Problem {
   int64_t m, k, n;
   at::Tensor x, weight, bias, padded;
 
-  Problem(ElementType element, int64_t rows, int64_t inputs, int64_t outputs) : type(element), m(rows), k(inputs), n(outputs) {
+  Problem(ElementType element, int64_t rows, int64_t inputs, int64_t outputs)
+      : type(element), m(rows), k(inputs), n(outputs) {
     const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
     x = at::randn({m, k}).to(dtype);
     // Whoever reads past the weight's end multiplies NaN.
-    weight = at::full({n * k + 64}, std::numeric_limits<double>::quiet_NaN(), x.options()).narrow(0, 0, n * k).view({n, k});
+    weight = at::full({n * k + 64}, std::numeric_limits<double>::quiet_NaN(), x.options())
+                 .narrow(0, 0, n * k)
+                 .view({n, k});
     weight.copy_(at::randn({n, k}));
     bias = at::randn({n}).to(dtype);
     padded = at::zeros({m, gemm_padded(k)}, x.options());
@@ -42,7 +45,8 @@ struct Problem {
     GemmArguments a;
     a.type = type;
     a.weight = weight.const_data_ptr();
-    a.x = static_cast<const std::byte*>(padded.const_data_ptr()) + first * gemm_padded(k) * static_cast<int64_t>(size_of(type));
+    a.x = static_cast<const std::byte*>(padded.const_data_ptr()) +
+          first * gemm_padded(k) * static_cast<int64_t>(size_of(type));
     a.m = rows;
     a.k = k;
     a.n = n;
@@ -53,9 +57,10 @@ struct Problem {
   }
 
   // Rows [first, first + rows) of the product.
-  at::Tensor multiply(int64_t block, int64_t first, int64_t rows, bool with_bias = false, GemmOutput output = GemmOutput::element,
-                      int64_t cut = 0) const {
-    at::Tensor y = at::empty({rows, n}, output == GemmOutput::f32 ? x.options().dtype(at::kFloat) : x.options());
+  at::Tensor multiply(int64_t block, int64_t first, int64_t rows, bool with_bias = false,
+                      GemmOutput output = GemmOutput::element, int64_t cut = 0) const {
+    at::Tensor y = at::empty(
+        {rows, n}, output == GemmOutput::f32 ? x.options().dtype(at::kFloat) : x.options());
     GemmArguments a = arguments(block, first, rows);
     a.bias = with_bias ? bias.const_data_ptr() : nullptr;
     a.y = y.mutable_data_ptr();
@@ -79,25 +84,37 @@ struct Problem {
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.contiguous(), y = b.contiguous();
-  return x.nbytes() == y.nbytes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+  return x.nbytes() == y.nbytes() &&
+         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 class DecodeGemm : public testing::TestWithParam<ElementType> {};
 
 // fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
 TEST_P(DecodeGemm, EveryInstructionSetGivesTheSameBits) {
-  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {2, 64, 90}, {3, 100, 37}, {4, 98, 8}, {5, 32, 128}, {8, 33, 50},
-                               {9, 640, 33}, {17, 416, 24}, {29, 1056, 70}, {250, 64, 16}}) {
+  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64},
+                               {2, 64, 90},
+                               {3, 100, 37},
+                               {4, 98, 8},
+                               {5, 32, 128},
+                               {8, 33, 50},
+                               {9, 640, 33},
+                               {17, 416, 24},
+                               {29, 1056, 70},
+                               {250, 64, 16}}) {
     const Problem p(GetParam(), m, k, n);
     for (const bool bias : {false, true}) {
       std::optional<at::Tensor> want[2], wide[2];
       for (const base::Isa isa : usable_instruction_sets()) {
         const UnderInstructionSet use(isa);
         const size_t kind = GetParam() == ElementType::f32 && !products_are_fused();
-        const at::Tensor got = p.multiply(192, 0, m, bias), sums = p.multiply(192, 0, m, bias, GemmOutput::f32);
+        const at::Tensor got = p.multiply(192, 0, m, bias),
+                         sums = p.multiply(192, 0, m, bias, GemmOutput::f32);
         if (!want[kind]) want[kind] = got, wide[kind] = sums;
-        EXPECT_TRUE(same_bits(got, *want[kind])) << to_string(isa) << " " << m << "x" << k << "x" << n;
-        EXPECT_TRUE(same_bits(sums, *wide[kind])) << to_string(isa) << " " << m << "x" << k << "x" << n;
+        EXPECT_TRUE(same_bits(got, *want[kind]))
+            << to_string(isa) << " " << m << "x" << k << "x" << n;
+        EXPECT_TRUE(same_bits(sums, *wide[kind]))
+            << to_string(isa) << " " << m << "x" << k << "x" << n;
       }
     }
   }
@@ -115,7 +132,8 @@ TEST(ProductsAreFused, OnEveryInstructionSetWithFma) {
       for (int64_t begin = 0; begin < p.k; begin += 192) {
         float sum = 0;
         for (int64_t k = begin; k < begin + 192; ++k) {
-          const float x = p.x.const_data_ptr<float>()[k], w = p.weight.const_data_ptr<float>()[n * p.k + k];
+          const float x = p.x.const_data_ptr<float>()[k],
+                      w = p.weight.const_data_ptr<float>()[n * p.k + k];
           sum = products_are_fused() ? std::fma(x, w, sum) : x * w + sum;
         }
         total += sum;
@@ -145,7 +163,8 @@ TEST(DecodeGemmAscending, Bf16AddsAsFp32Does) {
       a.y = wide.mutable_data_ptr();
       gemm_columns(a, 0, 70);
       EXPECT_TRUE(same_bits(y, wide)) << to_string(isa) << ", " << rows << " rows";
-      EXPECT_FALSE(same_bits(y, p.multiply(192, 0, rows, false, GemmOutput::f32))) << "pair by pair gives the same: nothing was tested";
+      EXPECT_FALSE(same_bits(y, p.multiply(192, 0, rows, false, GemmOutput::f32)))
+          << "pair by pair gives the same: nothing was tested";
     }
   }
 }
@@ -156,9 +175,11 @@ TEST_P(DecodeGemm, ARowDoesNotDependOnTheBatchOrTheColumnRanges) {
     const Problem p(GetParam(), 301, 600, 100);
     const at::Tensor all = p.multiply(192, 0, 301);
     for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32, 240, 241}) {
-      EXPECT_TRUE(same_bits(p.multiply(192, 17, rows), all.narrow(0, 17, rows))) << to_string(isa) << ", " << rows << " rows";
+      EXPECT_TRUE(same_bits(p.multiply(192, 17, rows), all.narrow(0, 17, rows)))
+          << to_string(isa) << ", " << rows << " rows";
       for (const int64_t cut : {32, 37}) {
-        EXPECT_TRUE(same_bits(p.multiply(192, 17, rows, false, GemmOutput::element, cut), all.narrow(0, 17, rows)))
+        EXPECT_TRUE(same_bits(p.multiply(192, 17, rows, false, GemmOutput::element, cut),
+                              all.narrow(0, 17, rows)))
             << to_string(isa) << ", " << rows << " rows, cut at " << cut;
       }
     }
@@ -174,9 +195,11 @@ TEST_P(DecodeGemm, WritesItsOwnColumnsOnly) {  // other threads write the column
       GemmArguments a = p.arguments(192, 0, rows);
       a.y = y.mutable_data_ptr();
       gemm_columns(a, 5, 37);
-      EXPECT_TRUE(at::all(y.narrow(1, 0, 5) == 7).item<bool>() && at::all(y.narrow(1, 37, 27) == 7).item<bool>())
+      EXPECT_TRUE(at::all(y.narrow(1, 0, 5) == 7).item<bool>() &&
+                  at::all(y.narrow(1, 37, 27) == 7).item<bool>())
           << to_string(isa) << ", " << rows << " rows";
-      EXPECT_TRUE(at::equal(y.narrow(1, 5, 32), p.multiply(192, 0, rows).narrow(1, 5, 32))) << to_string(isa) << ", " << rows << " rows";
+      EXPECT_TRUE(at::equal(y.narrow(1, 5, 32), p.multiply(192, 0, rows).narrow(1, 5, 32)))
+          << to_string(isa) << ", " << rows << " rows";
     }
   }
 }
@@ -184,9 +207,15 @@ TEST_P(DecodeGemm, WritesItsOwnColumnsOnly) {  // other threads write the column
 TEST_P(DecodeGemm, IsTheProduct) {
   for (const base::Isa isa : usable_instruction_sets()) {
     const UnderInstructionSet use(isa);
-    for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {1, 577, 70}, {2, 40, 41}, {4, 31, 17}, {7, 129, 33}, {40, 257, 95}}) {
+    for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1},
+                                 {1, 577, 70},
+                                 {2, 40, 41},
+                                 {4, 31, 17},
+                                 {7, 129, 33},
+                                 {40, 257, 95}}) {
       const Problem p(GetParam(), m, k, n);
-      const at::Tensor want = at::matmul(p.x.to(at::kDouble), p.weight.to(at::kDouble).t()) + p.bias.to(at::kDouble);
+      const at::Tensor want =
+          at::matmul(p.x.to(at::kDouble), p.weight.to(at::kDouble).t()) + p.bias.to(at::kDouble);
       const at::Tensor got = p.multiply(192, 0, m, true, GemmOutput::f32).to(at::kDouble);
       EXPECT_LT(at::max(at::abs(got - want)).item<double>(), 1e-4) << to_string(isa);
     }
@@ -197,29 +226,39 @@ TEST_P(DecodeGemm, FollowsTheTrainersOrder) {
   at::set_num_threads(1);
   for (const base::Isa isa : usable_instruction_sets()) {
     const UnderInstructionSet use(isa);
-    for (const auto [k, n] : {std::array<int64_t, 2>{576, 576}, {576, 1536}, {1536, 576}, {576, 4096}, {1024, 512}, {96, 160}}) {
+    for (const auto [k, n] : {std::array<int64_t, 2>{576, 576},
+                              {576, 1536},
+                              {1536, 576},
+                              {576, 4096},
+                              {1024, 512},
+                              {96, 160}}) {
       const GemmOrder order = find_order(GetParam(), k, n);
       if (GetParam() == ElementType::f32 && !products_are_fused()) continue;
-      if (!order.matches_library && !order.tiles) GTEST_SKIP() << "LibTorch adds in another order on this processor: " << describe(GetParam(), k, n, order);
+      if (!order.matches_library && !order.tiles)
+        GTEST_SKIP() << "LibTorch adds in another order on this processor: "
+                     << describe(GetParam(), k, n, order);
       const Problem p(GetParam(), 64, k, n);
       const at::Tensor want = kernels::linear(p.x, p.weight, std::nullopt);
       for (const int64_t rows : {1, 4, 8, 9, 64}) {
         EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows)))
             << to_string(isa) << ", " << describe(GetParam(), k, n, order) << ", rows " << rows;
       }
-      EXPECT_TRUE(same_bits(p.multiply_in(order, 64, true), kernels::linear(p.x, p.weight, p.bias))) << "with bias, " << k << "x" << n;
+      EXPECT_TRUE(same_bits(p.multiply_in(order, 64, true), kernels::linear(p.x, p.weight, p.bias)))
+          << "with bias, " << k << "x" << n;
     }
   }
 }
 
-// Matrix units: steps of 32 along k, of which even and odd elements are added apart (Intel's manual, TDPBF16PS).
+// Matrix units: steps of 32 along k, of which even and odd elements are added apart (Intel's
+// manual, TDPBF16PS).
 float sum_in_tiles(const Problem& p, int64_t row, int64_t output) {
   const auto* x = p.x.const_data_ptr<at::BFloat16>() + row * p.k;
   const auto* w = p.weight.const_data_ptr<at::BFloat16>() + output * p.k;
   float total = 0;
   for (int64_t begin = 0; begin < p.k; begin += 32) {
     float sums[2] = {};
-    for (int64_t k = begin; k < std::min(begin + 32, p.k); ++k) sums[k % 2] = std::fma(static_cast<float>(x[k]), static_cast<float>(w[k]), sums[k % 2]);
+    for (int64_t k = begin; k < std::min(begin + 32, p.k); ++k)
+      sums[k % 2] = std::fma(static_cast<float>(x[k]), static_cast<float>(w[k]), sums[k % 2]);
     total += sums[0] + sums[1];
   }
   return total;
@@ -233,7 +272,14 @@ class DecodeGemmTiles : public testing::Test {
 };
 
 TEST_F(DecodeGemmTiles, AddAsTheManualSaysAndWriteTheirOwnColumnsOnly) {
-  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {1, 1, 1}, {5, 100, 37}, {16, 577, 95}, {17, 64, 40}, {33, 31, 5}, {48, 96, 130}, {290, 200, 50}}) {
+  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64},
+                               {1, 1, 1},
+                               {5, 100, 37},
+                               {16, 577, 95},
+                               {17, 64, 40},
+                               {33, 31, 5},
+                               {48, 96, 130},
+                               {290, 200, 50}}) {
     const Problem p(ElementType::bf16, m, k, n);
     for (const int64_t cut : {int64_t{0}, n / 2}) {
       at::Tensor sums = at::full({m, n}, 7.0, at::kFloat);
@@ -247,7 +293,9 @@ TEST_F(DecodeGemmTiles, AddAsTheManualSaysAndWriteTheirOwnColumnsOnly) {
       for (int64_t row = 0; row < m; ++row) {
         for (int64_t output = 0; output < n; ++output) {
           const float got = sums.const_data_ptr<float>()[row * n + output];
-          ASSERT_EQ(got, output < cut ? 7.f : sum_in_tiles(p, row, output)) << m << "x" << k << "x" << n << " from " << cut << ": row " << row << ", output " << output;
+          ASSERT_EQ(got, output < cut ? 7.f : sum_in_tiles(p, row, output))
+              << m << "x" << k << "x" << n << " from " << cut << ": row " << row << ", output "
+              << output;
         }
       }
     }
@@ -264,8 +312,11 @@ TEST_F(DecodeGemmTiles, GiveLibTorchsBits) {
     order.tiles = true;
     order.block = gemm_padded(k);
     const at::Tensor want = at::linear(p.x, p.weight);
-    for (const int64_t rows : {1, 8, 31, 128}) EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows))) << k << "x" << n << ", " << rows << " rows";
-    shown = shown || !same_bits(p.multiply(512, 0, 128), want);  // rounding hides the order of short sums
+    for (const int64_t rows : {1, 8, 31, 128})
+      EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows)))
+          << k << "x" << n << ", " << rows << " rows";
+    shown = shown ||
+            !same_bits(p.multiply(512, 0, 128), want);  // rounding hides the order of short sums
   }
   EXPECT_TRUE(shown) << "pair by pair gives the same: nothing was tested";
 }
@@ -277,9 +328,11 @@ TEST_F(DecodeGemmTiles, AreTheTrainersForEveryNumberOfRowsAndThreads) {
     for (const int threads : {1, 2, 3}) {
       at::set_num_threads(threads);
       const GemmOrder order = find_order(ElementType::bf16, k, n);
-      EXPECT_TRUE(order.tiles && order.matches_with_bias) << describe(ElementType::bf16, k, n, order);
+      EXPECT_TRUE(order.tiles && order.matches_with_bias)
+          << describe(ElementType::bf16, k, n, order);
       for (const int64_t rows : {1, 2, 33, 96, 300, 600}) {
-        EXPECT_TRUE(same_bits(kernels::linear(p.x.narrow(0, 0, rows), p.weight, p.bias), p.multiply_in(order, rows, true)))
+        EXPECT_TRUE(same_bits(kernels::linear(p.x.narrow(0, 0, rows), p.weight, p.bias),
+                              p.multiply_in(order, rows, true)))
             << k << "x" << n << ", " << rows << " rows, " << threads << " threads";
       }
     }
@@ -289,11 +342,13 @@ TEST_F(DecodeGemmTiles, AreTheTrainersForEveryNumberOfRowsAndThreads) {
 
 TEST_P(DecodeGemm, AnotherBlockLengthGivesOtherBits) {  // or the test above could not fail
   const Problem p(GetParam(), 8, 1536, 64);
-  EXPECT_FALSE(same_bits(p.multiply(192, 0, 8, false, GemmOutput::f32), p.multiply(512, 0, 8, false, GemmOutput::f32)));
+  EXPECT_FALSE(same_bits(p.multiply(192, 0, 8, false, GemmOutput::f32),
+                         p.multiply(512, 0, 8, false, GemmOutput::f32)));
 }
 
 #if defined(__x86_64__)
-// The parts of the register file that are in use, where the processor tells: bit 2 the upper halves of ymm, bit 6 those of zmm, bits 17 and 18 tiles.
+// The parts of the register file that are in use, where the processor tells: bit 2 the upper halves
+// of ymm, bit 6 those of zmm, bits 17 and 18 tiles.
 std::optional<uint64_t> registers_in_use() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(13, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return std::nullopt;
@@ -301,7 +356,8 @@ std::optional<uint64_t> registers_in_use() {
   return static_cast<uint64_t>(d) << 32 | a;
 }
 
-TEST_P(DecodeGemm, LeavesNoUpperHalvesInUse) {  // or code for older instruction sets runs at a third of its speed from then on
+TEST_P(DecodeGemm, LeavesNoUpperHalvesInUse) {  // or code for older instruction sets runs at a
+                                                // third of its speed from then on
   if (!registers_in_use()) GTEST_SKIP() << "this processor does not tell";
   for (const base::Isa isa : usable_instruction_sets()) {
     const UnderInstructionSet use(isa);
@@ -319,7 +375,9 @@ TEST_P(DecodeGemm, LeavesNoUpperHalvesInUse) {  // or code for older instruction
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Types, DecodeGemm, testing::Values(ElementType::f32, ElementType::bf16),
-                         [](const auto& tested) { return tested.param == ElementType::f32 ? "fp32" : "bf16"; });
+                         [](const auto& tested) {
+                           return tested.param == ElementType::f32 ? "fp32" : "bf16";
+                         });
 
 }  // namespace
 }  // namespace trireme::test

@@ -12,8 +12,10 @@
 namespace trireme::generate {
 namespace {
 
-std::vector<int64_t> loads_of(const Assignment& assignment, std::span<const PromptWork> prompts, std::vector<int64_t> loads) {
-  for (size_t p = 0; p < prompts.size(); ++p) loads[static_cast<size_t>(assignment.replica[p])] += prompts[p].prompt + prompts[p].answers;
+std::vector<int64_t> loads_of(const Assignment& assignment, std::span<const PromptWork> prompts,
+                              std::vector<int64_t> loads) {
+  for (size_t p = 0; p < prompts.size(); ++p)
+    loads[static_cast<size_t>(assignment.replica[p])] += prompts[p].prompt + prompts[p].answers;
   return loads;
 }
 
@@ -43,13 +45,15 @@ TEST(Dispatch, WhatIsDecidedStays) {
   EXPECT_EQ(assignment.replica, (std::vector<int32_t>{1, 1, 1, 0}));
 }
 
-// Graham's bound for longest-first list scheduling: at most 4/3 of the best, which is at least the mean and the longest.
+// Graham's bound for longest-first list scheduling: at most 4/3 of the best, which is at least the
+// mean and the longest.
 TEST(Dispatch, NoReplicaHasMuchMoreThanTheMean) {
   for (const int replicas : {1, 2, 5, 64, 128}) {
     std::vector<float> z(1024);
     base::normals(7, static_cast<uint64_t>(replicas), 0, z);
     std::vector<PromptWork> prompts;
-    for (const float one : z) prompts.push_back({.answers = 1 + static_cast<int64_t>(500 * std::exp(one))});
+    for (const float one : z)
+      prompts.push_back({.answers = 1 + static_cast<int64_t>(500 * std::exp(one))});
     const std::vector<int64_t> idle(static_cast<size_t>(replicas), 0);
     const auto loads = loads_of(assign(prompts, idle), prompts, idle);
     const int64_t sum = std::accumulate(loads.begin(), loads.end(), int64_t{0});

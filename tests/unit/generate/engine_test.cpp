@@ -32,7 +32,8 @@ EngineOptions small_options() {
   return o;
 }
 
-Request make_request(uint64_t id, std::vector<int32_t> prompt, double temperature, int64_t new_tokens) {
+Request make_request(uint64_t id, std::vector<int32_t> prompt, double temperature,
+                     int64_t new_tokens) {
   Request r;
   r.id = id;
   r.prompt = std::move(prompt);
@@ -42,7 +43,8 @@ Request make_request(uint64_t id, std::vector<int32_t> prompt, double temperatur
   return r;
 }
 
-// Twelve sampled requests: four prompts with a common beginning of 40 tokens, three samples each, of different lengths.
+// Twelve sampled requests: four prompts with a common beginning of 40 tokens, three samples each,
+// of different lengths.
 std::vector<Request> mixed_requests() {
   std::vector<Request> out;
   const std::vector<int32_t> common = tiny_prompt(40, 9);
@@ -51,7 +53,8 @@ std::vector<Request> mixed_requests() {
     const auto own = tiny_prompt(5 + 13 * static_cast<int64_t>(p), 100 + p);
     prompt.insert(prompt.end(), own.begin(), own.end());
     for (uint64_t s = 0; s < 3; ++s) {
-      Request r = make_request(p * 10 + s, prompt, 0.5 + 0.25 * static_cast<double>(s), 20 + 7 * static_cast<int64_t>(p));
+      Request r = make_request(p * 10 + s, prompt, 0.5 + 0.25 * static_cast<double>(s),
+                               20 + 7 * static_cast<int64_t>(p));
       if (s == 1) r.sampling.top_p = 0.8;
       if (s == 2) r.sampling.top_k = 20;
       out.push_back(std::move(r));
@@ -103,13 +106,15 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   check("page size", o);
 }
 
-// Long texts, whose keys go to several threads, beside short ones; rows that every thread does for itself, rows that are dealt out, and so many that, on matrix units,
-// a thread does all products of its own.
+// Long texts, whose keys go to several threads, beside short ones; rows that every thread does for
+// itself, rows that are dealt out, and so many that, on matrix units, a thread does all products of
+// its own.
 TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
   const auto requests = [] {
-    std::vector<Request> out{make_request(0, tiny_prompt(600, 1), 1, 24), make_request(1, tiny_prompt(505, 2), 1, 20)};
+    std::vector<Request> out{make_request(0, tiny_prompt(600, 1), 1, 24),
+                             make_request(1, tiny_prompt(505, 2), 1, 20)};
     for (uint64_t i = 2; i < 7; ++i) out.push_back(make_request(i, tiny_prompt(4, i), 1, 6));
     return out;
   };
@@ -123,18 +128,23 @@ TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
     o.max_batch = batch;
     Engine engine(spec, weights, o);
     expect_same(want, run_all(engine, requests()));
-    EXPECT_GT(engine.counters().attention_parts, 0) << threads << " threads, " << batch << " texts at a time";
-    EXPECT_EQ(engine.counters().whole_row_steps > 0, GetParam() == DType::bf16 && base::has_matrix_units()) << threads << " threads";
+    EXPECT_GT(engine.counters().attention_parts, 0)
+        << threads << " threads, " << batch << " texts at a time";
+    EXPECT_EQ(engine.counters().whole_row_steps > 0,
+              GetParam() == DType::bf16 && base::has_matrix_units())
+        << threads << " threads";
   }
 }
 
-// Requests that are cancelled leave the others' bits and no page; begun again they have the text that they would have had.
+// Requests that are cancelled leave the others' bits and no page; begun again they have the text
+// that they would have had.
 TEST_P(EngineByType, WhatIsCancelledCanBeginAgain) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
   Engine reference(spec, weights, small_options());
   const Results want = run_all(reference, mixed_requests());
-  for (const auto& [batch, steps] : std::vector<std::pair<int64_t, int>>{{8, 0}, {8, 1}, {3, 2}, {8, 12}, {2, 30}}) {
+  for (const auto& [batch, steps] :
+       std::vector<std::pair<int64_t, int>>{{8, 0}, {8, 1}, {3, 2}, {8, 12}, {2, 30}}) {
     SCOPED_TRACE(testing::Message() << "batch limit " << batch << ", " << steps << " steps");
     EngineOptions options = small_options();
     options.max_batch = batch;
@@ -173,7 +183,8 @@ TEST_P(EngineByType, WhatIsCancelledCanBeginAgain) {
   }
 }
 
-// Left after any number of tokens, and taken on by another engine: what a checkpoint does with sequences that are not finished.
+// Left after any number of tokens, and taken on by another engine: what a checkpoint does with
+// sequences that are not finished.
 TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
@@ -209,12 +220,13 @@ TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
       EXPECT_EQ(got.at(id).versions, result.versions) << id;
       EXPECT_EQ(got.at(id).finish_reason, result.finish_reason) << id;
     }
-    EXPECT_EQ(heard, std::ssize(want.at(12).output_ids)) << "the predicate sees every token once more";
+    EXPECT_EQ(heard, std::ssize(want.at(12).output_ids))
+        << "the predicate sees every token once more";
   }
 }
 
-// What a deterministic restart needs: an engine that begins anew writes the same tokens in the same steps as one that was given its sequences just now,
-// however short of slots and pages both are.
+// What a deterministic restart needs: an engine that begins anew writes the same tokens in the same
+// steps as one that was given its sequences just now, however short of slots and pages both are.
 TEST(Engine, BeginsAnewAsAnotherWould) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, DType::f32);
@@ -264,13 +276,15 @@ std::vector<Request> requests_with_many_ends(int64_t min_new_tokens) {
   return out;
 }
 
-// No stop id comes before min_new_tokens, and log-probs remain those of the full softmax, bit for bit.
+// No stop id comes before min_new_tokens, and log-probs remain those of the full softmax, bit for
+// bit.
 TEST_P(EngineByType, AnswersEndNoSoonerThanAfterTheirLeastTokens) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
   Engine engine(spec, weights, small_options());
   int64_t ended_at_once = 0;
-  for (const auto& [id, result] : run_all(engine, requests_with_many_ends(0))) ended_at_once += result.output_ids.size() < 6;
+  for (const auto& [id, result] : run_all(engine, requests_with_many_ends(0)))
+    ended_at_once += result.output_ids.size() < 6;
   EXPECT_GT(ended_at_once, 6) << "or this says nothing";
   for (const int64_t least : {1, 6, 1000}) {
     const auto requests = requests_with_many_ends(least);
@@ -278,18 +292,23 @@ TEST_P(EngineByType, AnswersEndNoSoonerThanAfterTheirLeastTokens) {
     for (const Request& request : requests) {
       const Result& result = results.at(request.id);
       const auto is_end = [](int32_t id) { return id < 250; };
-      const auto first_end = std::find_if(result.output_ids.begin(), result.output_ids.end(), is_end) - result.output_ids.begin();
-      EXPECT_GE(first_end, std::min(least, request.sampling.max_new_tokens)) << "request " << request.id;
+      const auto first_end =
+          std::find_if(result.output_ids.begin(), result.output_ids.end(), is_end) -
+          result.output_ids.begin();
+      EXPECT_GE(first_end, std::min(least, request.sampling.max_new_tokens))
+          << "request " << request.id;
       if (first_end < std::ssize(result.output_ids)) {
         EXPECT_EQ(first_end + 1, std::ssize(result.output_ids));
         EXPECT_EQ(result.finish_reason, FinishReason::stop);
       }
       std::vector<int32_t> ids = request.prompt;
       ids.insert(ids.end(), result.output_ids.begin(), result.output_ids.end());
-      const double temperature = request.sampling.temperature == 0 ? 1 : request.sampling.temperature;
+      const double temperature =
+          request.sampling.temperature == 0 ? 1 : request.sampling.temperature;
       const auto full = full_log_probs(spec, weights, ids, temperature);
       for (size_t i = 0; i < result.log_probs.size(); ++i) {
-        EXPECT_NEAR(result.log_probs[i], full[request.prompt.size() - 1 + i], 2e-5f) << "request " << request.id << " token " << i;
+        EXPECT_NEAR(result.log_probs[i], full[request.prompt.size() - 1 + i], 2e-5f)
+            << "request " << request.id << " token " << i;
       }
     }
   }
@@ -299,8 +318,8 @@ TEST_P(EngineByType, AnswersEndNoSoonerThanAfterTheirLeastTokens) {
 class RowDraws {
  public:
   explicit RowDraws(int64_t vocab) : vocab_(vocab), sampler_(vocab, 0, team_, {}) {}
-  generate::Drawn operator()(const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position,
-                             std::span<const int32_t> without = {}) const {
+  generate::Drawn operator()(const std::vector<float>& row, const generate::SamplingParams& params,
+                             uint32_t position, std::span<const int32_t> without = {}) const {
     const generate::DrawRequest request{0, nullptr, &params, 3, position, without};
     const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab_};
     return sampler_.draw({&request, 1}, {&of_row, 1}).front();
@@ -320,7 +339,8 @@ std::vector<generate::SamplingParams> ways_to_draw() {
   return ways;
 }
 
-// Among the ids that may come the draw is the one that it would be if the others had no probability.
+// Among the ids that may come the draw is the one that it would be if the others had no
+// probability.
 TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   constexpr int64_t vocab = 9001;
   std::vector<float> logits(static_cast<size_t>(vocab));
@@ -341,7 +361,8 @@ TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   }
 }
 
-// Biased draws are those from logits with the biases in them; log-probs are those of the logits without.
+// Biased draws are those from logits with the biases in them; log-probs are those of the logits
+// without.
 TEST(LogitBias, ChangesWhatIsDrawnAndNotItsLogProb) {
   constexpr int64_t vocab = 9001;
   std::vector<float> logits(static_cast<size_t>(vocab));
@@ -362,7 +383,9 @@ TEST(LogitBias, ChangesWhatIsDrawnAndNotItsLogProb) {
       const auto want = draw(sums, params, position);
       EXPECT_EQ(got.id, want.id) << position;
       EXPECT_EQ(got.sample_log_prob, want.sample_log_prob);
-      EXPECT_NEAR(got.log_prob, static_cast<double>(logits[static_cast<size_t>(got.id)]) - 30 - std::log(full), 1e-4);
+      EXPECT_NEAR(got.log_prob,
+                  static_cast<double>(logits[static_cast<size_t>(got.id)]) - 30 - std::log(full),
+                  1e-4);
       EXPECT_NE(got.id, 9000);
       biased_ids += got.id == 0 || got.id == 17 || got.id == 4096;
     }
@@ -386,9 +409,7 @@ TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {
       Engine engine(spec, weights, o);
       ASSERT_EQ(engine.counters().pages_total, pages);
       expect_same(want, run_all(engine, mixed_requests()));
-      if (pages == 12 && !sharing) {
-        EXPECT_GT(engine.counters().preemptions, 0);
-      }
+      if (pages == 12 && !sharing) { EXPECT_GT(engine.counters().preemptions, 0); }
       EXPECT_LE(engine.counters().pages_peak, pages);
       EXPECT_EQ(engine.counters().pages_used, 0);
     }
@@ -401,7 +422,8 @@ TEST_P(EngineByType, CountsTheRoomInItsPagesThatHoldsNoToken) {
   Engine engine(spec, weights, small_options());
   run_all(engine, {make_request(0, tiny_prompt(10, 1), 0, 6)});
   EXPECT_EQ(engine.counters().page_room, 6 * 16) << "a page of 16 tokens in six steps";
-  EXPECT_EQ(engine.counters().page_room_unused, 6 + 5 + 4 + 3 + 2 + 1) << "ten of the prompt, and one more in each step";
+  EXPECT_EQ(engine.counters().page_room_unused, 6 + 5 + 4 + 3 + 2 + 1)
+      << "ten of the prompt, and one more in each step";
 }
 
 TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
@@ -410,7 +432,8 @@ TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
   Engine engine(spec, weights, small_options());
   std::vector<Request> requests;
   for (uint64_t i = 0; i < 6; ++i) {
-    requests.push_back(make_request(i, tiny_prompt(10 + 11 * static_cast<int64_t>(i), i, 9001), i % 2 ? 1.0 : 0.7, 30));
+    requests.push_back(make_request(i, tiny_prompt(10 + 11 * static_cast<int64_t>(i), i, 9001),
+                                    i % 2 ? 1.0 : 0.7, 30));
   }
   const auto asked = requests;
   const Results results = run_all(engine, requests);
@@ -422,14 +445,17 @@ TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
     ids.insert(ids.end(), result.output_ids.begin(), result.output_ids.end());
     const auto want = full_log_probs(spec, weights, ids, r.sampling.temperature);
     for (size_t i = 0; i < result.log_probs.size(); ++i) {
-      EXPECT_NEAR(result.log_probs[i], want[r.prompt.size() - 1 + i], tolerance) << "request " << r.id << " token " << i;
+      EXPECT_NEAR(result.log_probs[i], want[r.prompt.size() - 1 + i], tolerance)
+          << "request " << r.id << " token " << i;
     }
     EXPECT_TRUE(result.sample_log_probs.empty());
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, EngineByType, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& tested) { return std::string(config::to_string(tested.param)); });
+                         [](const auto& tested) {
+                           return std::string(config::to_string(tested.param));
+                         });
 
 TEST(Engine, GreedyTokensAreThoseOfRecomputingEverything) {
   for (const bool tied : {false, true}) {
@@ -440,7 +466,8 @@ TEST(Engine, GreedyTokensAreThoseOfRecomputingEverything) {
     const Results results = run_all(engine, {make_request(1, prompt, 0, 24)});
     std::vector<int32_t> ids = prompt;
     for (int i = 0; i < 24; ++i) {
-      const at::Tensor last = full_logits(spec, weights, ids).select(0, static_cast<int64_t>(ids.size()) - 1);
+      const at::Tensor last =
+          full_logits(spec, weights, ids).select(0, static_cast<int64_t>(ids.size()) - 1);
       ids.push_back(static_cast<int32_t>(at::argmax(last).item<int64_t>()));
     }
     EXPECT_EQ(results.at(1).output_ids, std::vector<int32_t>(ids.begin() + 19, ids.end()));
@@ -458,7 +485,8 @@ TEST(Engine, LibTorchBackendGivesTheSameTokens) {
   const Results a = run_all(fused, mixed_requests()), b = run_all(torch, mixed_requests());
   for (const auto& [id, result] : a) {
     EXPECT_EQ(result.output_ids, b.at(id).output_ids) << "request " << id;
-    for (size_t i = 0; i < result.log_probs.size(); ++i) EXPECT_NEAR(result.log_probs[i], b.at(id).log_probs[i], 3e-5);
+    for (size_t i = 0; i < result.log_probs.size(); ++i)
+      EXPECT_NEAR(result.log_probs[i], b.at(id).log_probs[i], 3e-5);
   }
 }
 
@@ -473,9 +501,9 @@ TEST(Engine, SamplesOfOnePromptShareItsPagesAndCopyTheLastOne) {
   for (uint64_t s = 0; s < 6; ++s) requests.push_back(make_request(s, prompt, 1, 8));
   const Results results = run_all(engine, requests);
   const auto& c = engine.counters();
-  EXPECT_EQ(c.prefill_tokens, 37);            // computed once
+  EXPECT_EQ(c.prefill_tokens, 37);  // computed once
   EXPECT_EQ(c.shared_tokens, 5 * 37);
-  EXPECT_EQ(c.pages_copied, 5);               // every sample but the last to write
+  EXPECT_EQ(c.pages_copied, 5);  // every sample but the last to write
   EXPECT_EQ(c.decode_tokens, 6 * 7);
   EXPECT_EQ(c.generated_tokens, 6 * 8);
   EXPECT_LE(c.pages_peak, 2 + 6 + 1);
@@ -498,7 +526,8 @@ TEST(Engine, ACommonPrefixIsComputedOnce) {
   EXPECT_EQ(engine.counters().shared_tokens, 4 * 64);
   // Later requests still find it.
   run_all(engine, {make_request(9, common, 1, 4)});
-  EXPECT_EQ(engine.counters().prefill_tokens, 64 + 5 + 16);  // the last page is computed again: its logits are needed
+  EXPECT_EQ(engine.counters().prefill_tokens,
+            64 + 5 + 16);  // the last page is computed again: its logits are needed
 }
 
 TEST(Engine, OtherWeightsDropKeysAndPrefixes) {
@@ -510,7 +539,8 @@ TEST(Engine, OtherWeightsDropKeysAndPrefixes) {
   const auto other = tiny_weights(spec, DType::f32, 0, 1, 2);
   auto storage = weights.storage();
   for (size_t p = 0; p < storage.size(); ++p) {
-    std::memcpy(storage[p], other.data(p), static_cast<size_t>(weights.block(p).elements()) * sizeof(float));
+    std::memcpy(storage[p], other.data(p),
+                static_cast<size_t>(weights.block(p).elements()) * sizeof(float));
   }
   weights.set_version(7);
   const Results after = run_all(engine, {make_request(1, prompt, 0, 10)});
@@ -528,7 +558,8 @@ TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
   Engine engine(spec, weights, small_options());
   engine.submit(make_request(1, tiny_prompt(20, 6), 0, 12));
   for (int i = 0; i < 5; ++i) engine.step();
-  weights.set_version(1);  // the same weights under a new number: the text must not change, its versions do
+  weights.set_version(
+      1);  // the same weights under a new number: the text must not change, its versions do
   Results got;
   while (!engine.idle()) {
     for (auto& r : engine.step().finished) got[r.id] = std::move(r);
@@ -541,12 +572,14 @@ TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
 
 TEST(Engine, OldKeysAreReadOnByTheirOwnSequencesOnly) {
   const auto spec = tiny_spec();
-  const auto old_weights = tiny_weights(spec, DType::f32), new_weights = tiny_weights(spec, DType::f32, 0, 1, 2);
+  const auto old_weights = tiny_weights(spec, DType::f32),
+             new_weights = tiny_weights(spec, DType::f32, 0, 1, 2);
   struct Run {
     Results results;
     generate::EngineCounters counters;
   };
-  const auto run = [&](bool keep, const generate::GeneratorWeights& after, BackendKind backend = BackendKind::fused) {
+  const auto run = [&](bool keep, const generate::GeneratorWeights& after,
+                       BackendKind backend = BackendKind::fused) {
     EngineOptions o = small_options();
     o.keep_old_keys = keep;
     o.backend = backend;
@@ -555,7 +588,8 @@ TEST(Engine, OldKeysAreReadOnByTheirOwnSequencesOnly) {
     engine.submit(make_request(1, tiny_prompt(20, 6), 0, 40));
     for (int i = 0; i < 5; ++i) engine.step();
     const auto storage = weights.storage();
-    for (size_t p = 0; p < storage.size(); ++p) std::memcpy(storage[p], after.data(p), after.tensor(p).nbytes());
+    for (size_t p = 0; p < storage.size(); ++p)
+      std::memcpy(storage[p], after.data(p), after.tensor(p).nbytes());
     weights.set_version(1);
     engine.submit(make_request(2, tiny_prompt(20, 6), 0, 12));  // the same prompt
     Results results = run_all(engine, {});
@@ -566,14 +600,17 @@ TEST(Engine, OldKeysAreReadOnByTheirOwnSequencesOnly) {
   EXPECT_EQ(same.counters.old_tokens, 24) << "the prompt and four of five tokens";
   EXPECT_EQ(again.counters.old_tokens, 0);
   EXPECT_EQ(same.counters.preemptions, 0);
-  EXPECT_EQ(same.counters.prefill_tokens, 40) << "two prompts: the second finds nothing of the first";
-  EXPECT_EQ(again.counters.prefill_tokens, 20 + 25 + 4) << "all of the first once more, and of the second what its page of 16 tokens lacks";
+  EXPECT_EQ(same.counters.prefill_tokens, 40)
+      << "two prompts: the second finds nothing of the first";
+  EXPECT_EQ(again.counters.prefill_tokens, 20 + 25 + 4)
+      << "all of the first once more, and of the second what its page of 16 tokens lacks";
 
   const Run kept = run(true, new_weights);
   expect_close(run(true, new_weights, BackendKind::torch).results, kept.results, 1e-4);
   EXPECT_NE(kept.results.at(1).log_probs, run(false, new_weights).results.at(1).log_probs);
   Engine fresh(spec, new_weights, small_options());
-  expect_same(run_all(fresh, {make_request(2, tiny_prompt(20, 6), 0, 12)}), {{2, kept.results.at(2)}});
+  expect_same(run_all(fresh, {make_request(2, tiny_prompt(20, 6), 0, 12)}),
+              {{2, kept.results.at(2)}});
 }
 
 TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
@@ -593,7 +630,8 @@ TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
     if (backend == BackendKind::fused) {
       expect_same(want, got);
     } else {  // LibTorch's own products depend on the batch in their last bits
-      for (const auto& [id, result] : want) EXPECT_EQ(result.output_ids, got.at(id).output_ids) << "request " << id;
+      for (const auto& [id, result] : want)
+        EXPECT_EQ(result.output_ids, got.at(id).output_ids) << "request " << id;
     }
   }
 }
@@ -619,7 +657,8 @@ TEST(Engine, StopTokensStopPredicatesAndLimits) {
   predicate.stop = [&seen](int32_t) { return ++seen == 5; };
   const auto cut = run_all(engine, {predicate}).at(1);
   EXPECT_EQ(cut.finish_reason, FinishReason::stop_string);
-  EXPECT_EQ(cut.output_ids, std::vector<int32_t>(free_run.output_ids.begin(), free_run.output_ids.begin() + 5));
+  EXPECT_EQ(cut.output_ids,
+            std::vector<int32_t>(free_run.output_ids.begin(), free_run.output_ids.begin() + 5));
 
   const auto full = run_all(engine, {make_request(2, tiny_prompt(690, 8), 1, 30)}).at(2);
   EXPECT_EQ(full.output_ids.size(), 10u);  // the model has 700 positions
@@ -657,7 +696,8 @@ TEST(Engine, RefusesWhatCannotRun) {
 TEST(Engine, LogitsThatAreNotFiniteAreReported) {
   const auto spec = tiny_spec();
   auto weights = tiny_weights(spec, DType::f32);
-  reinterpret_cast<float*>(weights.storage()[spec.index_of(model::Role::final_norm)])[3] = std::nanf("");
+  reinterpret_cast<float*>(weights.storage()[spec.index_of(model::Role::final_norm)])[3] =
+      std::nanf("");
   Engine engine(spec, weights, small_options());
   engine.submit(make_request(1, {1, 2}, 1, 3));
   EXPECT_THROW(engine.step(), UserError);

@@ -1,4 +1,5 @@
-// Generation over weights in 8 bits: texts and log-probs are those of the model that the copies stand for, whatever the batch, and change with the weights.
+// Generation over weights in 8 bits: texts and log-probs are those of the model that the copies
+// stand for, whatever the batch, and change with the weights.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -41,15 +42,19 @@ GeneratorWeights what_they_stand_for(const model::ModelSpec& spec) {
   const auto storage = weights.storage();
   for (size_t p = 0; p < storage.size(); ++p) {
     const base::Block b = weights.block(p);
-    if (spec.parameters[p].spec.shape.size() != 2 || spec.parameters[p].role == model::Role::embedding) continue;
+    if (spec.parameters[p].spec.shape.size() != 2 ||
+        spec.parameters[p].role == model::Role::embedding)
+      continue;
     auto* values = reinterpret_cast<float*>(storage[p]);
     for (int64_t row = 0; row < b.rows; ++row) {
       for (int64_t begin = 0; begin < b.columns; begin += kernels::int8_group) {
         float* const first = values + row * b.columns + begin;
-        float* const last = values + row * b.columns + std::min(begin + kernels::int8_group, b.columns);
+        float* const last =
+            values + row * b.columns + std::min(begin + kernels::int8_group, b.columns);
         float largest = 0;
         for (const float* v = first; v < last; ++v) largest = std::max(largest, std::abs(*v));
-        for (float* v = first; v < last; ++v) *v = std::nearbyint(*v * (127 / largest)) * (largest / 127);
+        for (float* v = first; v < last; ++v)
+          *v = std::nearbyint(*v * (127 / largest)) * (largest / 127);
       }
     }
   }
@@ -60,7 +65,8 @@ TEST(Int8, IsTheModelThatTheCopiesStandFor) {
   const auto spec = tiny_spec();
   const GeneratorWeights weights = in_8_bits(spec, DType::f32), plain = what_they_stand_for(spec);
   Engine engine(spec, weights, int8_options(4)), reference(spec, plain, int8_options(4));
-  expect_close(run_all(reference, test::mixed_requests(500)), run_all(engine, test::mixed_requests(500)), 2e-5);
+  expect_close(run_all(reference, test::mixed_requests(500)),
+               run_all(engine, test::mixed_requests(500)), 2e-5);
 }
 
 TEST(Int8, TextsDoNotDependOnTheBatch) {
@@ -92,7 +98,8 @@ TEST(Int8, DiffersALittleFromTheTrainedPolicy) {
       const size_t prompt = ids.size();
       ids.insert(ids.end(), result.output_ids.begin(), result.output_ids.end());
       const auto want = full_log_probs(spec, weights, ids, 1);
-      for (size_t i = 0; i < result.log_probs.size(); ++i) sum += std::abs(double{result.log_probs[i]} - double{want[prompt + i - 1]});
+      for (size_t i = 0; i < result.log_probs.size(); ++i)
+        sum += std::abs(double{result.log_probs[i]} - double{want[prompt + i - 1]});
       count += std::ssize(result.log_probs);
     }
     const double mean = sum / static_cast<double>(count);
@@ -101,7 +108,9 @@ TEST(Int8, DiffersALittleFromTheTrainedPolicy) {
     ASSERT_EQ(engine.differences_from_training().size(), 1u);
     EXPECT_NE(engine.differences_from_training()[0].find("8 bits"), std::string::npos);
     const auto lines = engine.describe();
-    EXPECT_TRUE(std::ranges::any_of(lines, [](const std::string& line) { return line.find("weights in 8 bits") != std::string::npos; }));
+    EXPECT_TRUE(std::ranges::any_of(lines, [](const std::string& line) {
+      return line.find("weights in 8 bits") != std::string::npos;
+    }));
   }
 }
 
@@ -112,7 +121,8 @@ TEST(Int8, FollowsTheWeights) {
   Engine engine(spec, weights, int8_options(4)), fresh(spec, next, int8_options(4));
   const Results before = run_all(engine, test::mixed_requests(500));
   const auto storage = weights.storage();
-  for (size_t p = 0; p < storage.size(); ++p) std::memcpy(storage[p], next.data(p), static_cast<size_t>(next.block(p).elements() * 2));
+  for (size_t p = 0; p < storage.size(); ++p)
+    std::memcpy(storage[p], next.data(p), static_cast<size_t>(next.block(p).elements() * 2));
   weights.set_version(1);
   weights.quantise();
   const Results after = run_all(engine, test::mixed_requests(500));
@@ -123,7 +133,8 @@ TEST(Int8, FollowsTheWeights) {
 // A window that others own, and a copy of one's own beside it.
 TEST(Int8, OfWeightsThatAreReadInPlace) {
   const auto spec = tiny_spec(500, true);
-  const GeneratorWeights owner = tiny_weights(spec, DType::bf16), own = in_8_bits(spec, DType::bf16);
+  const GeneratorWeights owner = tiny_weights(spec, DType::bf16),
+                         own = in_8_bits(spec, DType::bf16);
   GeneratorWeights aliasing = GeneratorWeights::aliasing(spec, DType::bf16);
   std::vector<const std::byte*> pointers;
   for (size_t p = 0; p < spec.parameters.size(); ++p) pointers.push_back(owner.data(p));
@@ -132,7 +143,8 @@ TEST(Int8, OfWeightsThatAreReadInPlace) {
   aliasing.quantise();
   EXPECT_EQ(aliasing.bytes(), own.int8_bytes());
   Engine engine(spec, aliasing, int8_options(4)), reference(spec, own, int8_options(4));
-  expect_same(run_all(reference, test::mixed_requests(500)), run_all(engine, test::mixed_requests(500)));
+  expect_same(run_all(reference, test::mixed_requests(500)),
+              run_all(engine, test::mixed_requests(500)));
 }
 
 TEST(Int8, IsForTheFusedKernels) {

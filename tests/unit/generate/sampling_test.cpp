@@ -20,7 +20,9 @@ std::vector<float> random_logits(int64_t count, uint64_t seed) {
   return out;
 }
 
-LogitsRow row_of(const std::vector<float>& logits) { return {ElementType::f32, logits.data(), static_cast<int64_t>(logits.size())}; }
+LogitsRow row_of(const std::vector<float>& logits) {
+  return {ElementType::f32, logits.data(), static_cast<int64_t>(logits.size())};
+}
 
 int32_t draw(const std::vector<float>& logits, float scale, float uniform) {
   std::vector<LogSumExp> after;
@@ -29,8 +31,10 @@ int32_t draw(const std::vector<float>& logits, float scale, float uniform) {
   return static_cast<int32_t>(choose_index(row_of(logits), scale, after, slice.target));
 }
 
-// The inverse distribution function in double, and how far `uniform` is from the boundaries of the id it gives.
-std::pair<int32_t, double> exact_draw(const std::vector<float>& logits, double scale, double uniform) {
+// The inverse distribution function in double, and how far `uniform` is from the boundaries of the
+// id it gives.
+std::pair<int32_t, double> exact_draw(const std::vector<float>& logits, double scale,
+                                      double uniform) {
   const double max = *std::max_element(logits.begin(), logits.end()) * scale;
   double total = 0;
   for (const float x : logits) total += std::exp(x * scale - max);
@@ -71,7 +75,8 @@ TEST(Sampling, SlicesOfTheVocabularyGiveTheSameDraws) {
   std::vector<std::vector<LogSumExp>> after(3);
   std::vector<LogitsRow> rows;
   for (size_t r = 0; r < 3; ++r) {
-    rows.push_back({ElementType::f32, logits.data() + bounds[r], static_cast<int64_t>(bounds[r + 1] - bounds[r])});
+    rows.push_back({ElementType::f32, logits.data() + bounds[r],
+                    static_cast<int64_t>(bounds[r + 1] - bounds[r])});
     accumulate(rows[r], 1, after[r]);
     slices.push_back(after[r].back());
   }
@@ -84,7 +89,9 @@ TEST(Sampling, SlicesOfTheVocabularyGiveTheSameDraws) {
     const auto [want, distance] = exact_draw(logits, 1, static_cast<double>(u));
     if (distance < 1e-6) continue;
     const SliceChoice slice = choose_slice(slices, total, u);
-    EXPECT_EQ(static_cast<int64_t>(bounds[slice.slice]) + choose_index(rows[slice.slice], 1, after[slice.slice], slice.target), want);
+    EXPECT_EQ(static_cast<int64_t>(bounds[slice.slice]) +
+                  choose_index(rows[slice.slice], 1, after[slice.slice], slice.target),
+              want);
   }
 }
 
@@ -101,9 +108,14 @@ TEST(Sampling, ArgmaxTakesTheLowestOfEqualIds) {
 std::map<int32_t, double> brute_force(const std::vector<float>& logits, const Truncation& t) {
   std::vector<int32_t> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
-  if (t.top_k > 0 && t.top_k < static_cast<int64_t>(order.size())) order.resize(static_cast<size_t>(t.top_k));
-  const auto weight = [&](int32_t id) { return std::exp(static_cast<double>(logits[static_cast<size_t>(id)])); };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  if (t.top_k > 0 && t.top_k < static_cast<int64_t>(order.size()))
+    order.resize(static_cast<size_t>(t.top_k));
+  const auto weight = [&](int32_t id) {
+    return std::exp(static_cast<double>(logits[static_cast<size_t>(id)]));
+  };
   double total = 0;
   for (const int32_t id : order) total += weight(id);
   std::map<int32_t, double> kept;
@@ -119,12 +131,14 @@ std::map<int32_t, double> brute_force(const std::vector<float>& logits, const Tr
 
 TEST(Sampling, TopKAndTopPKeepWhatTheyShould) {
   auto logits = random_logits(3000, 8);
-  logits[10] = logits[20] = logits[30] = *std::max_element(logits.begin(), logits.end());  // ties at the top
+  logits[10] = logits[20] = logits[30] =
+      *std::max_element(logits.begin(), logits.end());  // ties at the top
   std::vector<LogSumExp> after;
   accumulate(row_of(logits), 1, after);
   const LogSumExp& total = after.back();
-  for (const Truncation t : {Truncation{1, 2}, Truncation{1, 50}, Truncation{0.5, 0}, Truncation{0.9, 0}, Truncation{0.999, 0},
-                             Truncation{0.7, 40}, Truncation{0.01, 0}}) {
+  for (const Truncation t :
+       {Truncation{1, 2}, Truncation{1, 50}, Truncation{0.5, 0}, Truncation{0.9, 0},
+        Truncation{0.999, 0}, Truncation{0.7, 40}, Truncation{0.01, 0}}) {
     const auto kept = brute_force(logits, t);
     std::map<int32_t, int> drawn;
     for (const float band : {8.f, 16.f, 1000.f}) {
@@ -134,7 +148,8 @@ TEST(Sampling, TopKAndTopPKeepWhatTheyShould) {
       for (int i = 0; i < 400; ++i) {
         const float u = static_cast<float>(i) / 400;
         const TruncatedDraw d = draw_truncated(candidates, t, total, u);
-        ASSERT_TRUE(kept.contains(d.id)) << "id " << d.id << " top_p " << t.top_p << " top_k " << t.top_k;
+        ASSERT_TRUE(kept.contains(d.id))
+            << "id " << d.id << " top_p " << t.top_p << " top_k " << t.top_k;
         EXPECT_NEAR(d.log_prob, std::log(kept.at(d.id)), 1e-5);
         ++drawn[d.id];
       }

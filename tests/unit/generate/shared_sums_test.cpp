@@ -1,4 +1,5 @@
-// A replica whose ranks add up in shared memory beside one that gathers by MPI: np 2, 3 and 4, the same bits.
+// A replica whose ranks add up in shared memory beside one that gathers by MPI: np 2, 3 and 4, the
+// same bits.
 #include "torch/torch.hpp"
 
 #include <gmock/gmock.h>
@@ -44,9 +45,11 @@ TEST(SharedSums, HaveTheBitsOfGatheredOnes) {
     for (const int threads : {1, 3}) {
       Engine gathered(spec, mine, options(false, threads), comm);
       Engine shared(spec, mine, options(true, threads), comm);
-      EXPECT_THAT(gathered.describe(), Contains(HasSubstr("ranks through MPI: generate.shared_sums = false")));
+      EXPECT_THAT(gathered.describe(),
+                  Contains(HasSubstr("ranks through MPI: generate.shared_sums = false")));
       EXPECT_THAT(shared.describe(), Contains(HasSubstr("ranks through memory that they share")));
-      const Results want = run_all(gathered, mixed_requests(vocab)), got = run_all(shared, mixed_requests(vocab));
+      const Results want = run_all(gathered, mixed_requests(vocab)),
+                    got = run_all(shared, mixed_requests(vocab));
       EXPECT_EQ(got.size(), 10u);
       expect_same(want, got);
       expect_agreement(got);
@@ -56,7 +59,8 @@ TEST(SharedSums, HaveTheBitsOfGatheredOnes) {
   }
 }
 
-// One prompt after another is longer than all before: the memory grows while others are at the sums of shorter ones.
+// One prompt after another is longer than all before: the memory grows while others are at the sums
+// of shorter ones.
 TEST(SharedSums, GrowWithTheSteps) {
   const auto& comm = world();
   const auto spec = spec_of_many_heads();

@@ -1,4 +1,5 @@
-// Guessed tokens change no bit: every text is compared with that of an engine which takes one token a step.
+// Guessed tokens change no bit: every text is compared with that of an engine which takes one token
+// a step.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -26,8 +27,10 @@ using Ids = std::vector<int32_t>;
 
 TEST(PromptLookup, GoesOnAsTheTextDidLastTime) {
   EXPECT_EQ(look_up_continuation(Ids{1, 2, 3, 8, 9, 1, 2, 3, 5, 6, 7, 1, 2, 3}, 2), (Ids{5, 6}));
-  EXPECT_EQ(look_up_continuation(Ids{1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3}, 1), Ids{4}) << "three equal tokens say more than two";
-  EXPECT_EQ(look_up_continuation(Ids{4, 2, 3, 5, 6, 1, 2, 3}, 2), (Ids{5, 6})) << "two where there are not three";
+  EXPECT_EQ(look_up_continuation(Ids{1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3}, 1), Ids{4})
+      << "three equal tokens say more than two";
+  EXPECT_EQ(look_up_continuation(Ids{4, 2, 3, 5, 6, 1, 2, 3}, 2), (Ids{5, 6}))
+      << "two where there are not three";
   EXPECT_EQ(look_up_continuation(Ids{2, 3, 7, 2, 3}, 5), (Ids{7, 2, 3, 7, 2})) << "a loop goes on";
   EXPECT_EQ(look_up_continuation(Ids{6, 6, 6}, 3), (Ids{6, 6, 6}));
   EXPECT_EQ(look_up_continuation(Ids{1, 2, 3, 1, 2, 3}, 0), Ids{});
@@ -49,7 +52,9 @@ EngineOptions options_of(int64_t speculation, int64_t batch = 4) {
 Request two_token_request(uint64_t id, int64_t prompt, int64_t new_tokens) {
   Request r;
   r.id = id;
-  for (int64_t i = 0; i < prompt; ++i) r.prompt.push_back(base::uniform(5, base::Stream::test, id, static_cast<uint32_t>(i)) < 0.5f ? 40 : 50);
+  for (int64_t i = 0; i < prompt; ++i)
+    r.prompt.push_back(
+        base::uniform(5, base::Stream::test, id, static_cast<uint32_t>(i)) < 0.5f ? 40 : 50);
   r.sampling.max_new_tokens = new_tokens;
   r.sampling.logit_bias = {{40, 60}, {50, 60}};
   r.sampling.seed = 3;
@@ -60,12 +65,14 @@ Request two_token_request(uint64_t id, int64_t prompt, int64_t new_tokens) {
 std::vector<Request> looping_requests() {
   std::vector<Request> out;
   for (uint64_t i = 0; i < 9; ++i) {
-    Request r = two_token_request(i, 7 + 6 * static_cast<int64_t>(i), 40 + 9 * static_cast<int64_t>(i % 4));
+    Request r =
+        two_token_request(i, 7 + 6 * static_cast<int64_t>(i), 40 + 9 * static_cast<int64_t>(i % 4));
     r.sampling.temperature = i % 3 == 0 ? 0 : 1;
     if (i == 2) r.sampling.top_p = 0.9;
     if (i == 4) r.sampling.top_k = 30;
     if (i == 5) r.sampling.stop_ids = {40};
-    if (i >= 4) r.sampling.min_new_tokens = 33;  // until then 50 alone is left where 40 is a stop token
+    if (i >= 4)
+      r.sampling.min_new_tokens = 33;  // until then 50 alone is left where 40 is a stop token
     if (i == 7) r.stop = [seen = 0](int32_t) mutable { return ++seen % 35 == 0; };
     if (i == 8) r.prompt = tiny_prompt(60, 3), r.sampling.logit_bias.clear();
     out.push_back(std::move(r));
@@ -91,15 +98,15 @@ TEST_P(Speculation, TextsAndLogProbsHaveTheSameBits) {
     EXPECT_GT(c.accepted_tokens, 0);
     EXPECT_GT(c.proposed_tokens, c.accepted_tokens) << "or wrong guesses are not tested";
     if (options.max_batch <= config::speculating_sequences) {
-      EXPECT_LE(c.decode_tokens - c.accepted_tokens + c.proposed_tokens, 8 * c.decode_steps) << "rows of a step";
+      EXPECT_LE(c.decode_tokens - c.accepted_tokens + c.proposed_tokens, 8 * c.decode_steps)
+          << "rows of a step";
     }
     EXPECT_EQ(c.pages_used, 0);
-    if (c.preemptions == 0) {
-      EXPECT_EQ(c.decode_tokens, reference.counters().decode_tokens);
-    }
+    if (c.preemptions == 0) { EXPECT_EQ(c.decode_tokens, reference.counters().decode_tokens); }
     return c;
   };
-  for (const int64_t guesses : {1, 2, 7, 32}) EXPECT_LT(check("guesses", options_of(guesses)).steps, reference.counters().steps);
+  for (const int64_t guesses : {1, 2, 7, 32})
+    EXPECT_LT(check("guesses", options_of(guesses)).steps, reference.counters().steps);
   for (const int64_t batch : {1, 2, 3, 9}) check("batch limit", options_of(5, batch));
   EngineOptions o = options_of(5);
   o.threads = 2;
@@ -121,12 +128,15 @@ TEST_P(Speculation, TextsAndLogProbsHaveTheSameBits) {
 TEST_P(Speculation, GuessesFitIntoThePagesOfTheirTexts) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
-  const auto requests = [] { return std::vector{two_token_request(1, 20, 45), two_token_request(2, 25, 40)}; };
+  const auto requests = [] {
+    return std::vector{two_token_request(1, 20, 45), two_token_request(2, 25, 40)};
+  };
   Engine reference(spec, weights, options_of(0));
   const Results want = run_all(reference, requests());
   EngineOptions o = options_of(32);
   o.prefix_sharing = false;
-  o.kv_bytes = 8 * 2 * 3 * 16 * 32 * (GetParam() == DType::f32 ? 4 : 2);  // four pages for each of 64 computed tokens
+  o.kv_bytes = 8 * 2 * 3 * 16 * 32 *
+               (GetParam() == DType::f32 ? 4 : 2);  // four pages for each of 64 computed tokens
   Engine engine(spec, weights, o);
   expect_same(want, run_all(engine, requests()));
   EXPECT_EQ(engine.counters().preemptions, 0);
@@ -143,12 +153,14 @@ TEST_P(Speculation, PagesOfAcceptedTokensAreFoundAgain) {
   ASSERT_GT(engine.counters().accepted_tokens, 0);
   Request second = two_token_request(2, 0, 30);
   second.prompt = first.prompt;
-  second.prompt.insert(second.prompt.end(), answer.at(1).output_ids.begin(), answer.at(1).output_ids.end());
+  second.prompt.insert(second.prompt.end(), answer.at(1).output_ids.begin(),
+                       answer.at(1).output_ids.end());
   expect_same(run_all(fresh, {second}), run_all(engine, {second}));
   EXPECT_EQ(engine.counters().shared_tokens, 64) << "four pages of 79 computed tokens";
 }
 
-// New weights come between two steps, the text goes on in another engine: as without guesses, from the token that was reached.
+// New weights come between two steps, the text goes on in another engine: as without guesses, from
+// the token that was reached.
 TEST_P(Speculation, GoesOnWithOtherWeightsAndInAnotherEngine) {
   const auto spec = tiny_spec();
   const auto other = tiny_weights(spec, GetParam(), 0, 1, 2);
@@ -158,11 +170,14 @@ TEST_P(Speculation, GoesOnWithOtherWeightsAndInAnotherEngine) {
     Engine first(spec, weights, options_of(speculation));
     const Request request = two_token_request(1, 20, 80);
     first.submit(request);
-    while (first.standing().empty() || std::ssize(first.standing()[0].output_ids) < at_least) first.step();
+    while (first.standing().empty() || std::ssize(first.standing()[0].output_ids) < at_least)
+      first.step();
     reached = std::ssize(first.standing()[0].output_ids);
     const auto storage = weights.storage();
     for (size_t p = 0; p < storage.size(); ++p) {
-      std::memcpy(storage[p], other.data(p), static_cast<size_t>(weights.block(p).elements() * config::bytes_per_element(GetParam())));
+      std::memcpy(
+          storage[p], other.data(p),
+          static_cast<size_t>(weights.block(p).elements() * config::bytes_per_element(GetParam())));
     }
     weights.set_version(1);
     for (int step = 0; step < 4; ++step) first.step();
@@ -179,7 +194,9 @@ TEST_P(Speculation, GoesOnWithOtherWeightsAndInAnotherEngine) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Speculation, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& tested) { return std::string(config::to_string(tested.param)); });
+                         [](const auto& tested) {
+                           return std::string(config::to_string(tested.param));
+                         });
 
 TEST(SpeculationEnds, AtTheLastPositionOfTheModel) {
   const auto spec = tiny_spec();
@@ -205,7 +222,8 @@ TEST(SpeculationDraws, LogitsThatAreNotFiniteDoNotDisturbOthers) {
   constexpr int64_t vocab = 9001;
   std::vector<float> good(static_cast<size_t>(vocab));
   base::normals(7, 3, 0, good);
-  const std::vector<float> nothing(static_cast<size_t>(vocab), std::nanf("")), infinite(static_cast<size_t>(vocab), std::numeric_limits<float>::infinity());
+  const std::vector<float> nothing(static_cast<size_t>(vocab), std::nanf("")),
+      infinite(static_cast<size_t>(vocab), std::numeric_limits<float>::infinity());
   generate::ThreadTeam team(1);
   generate::Sampler sampler(vocab, 0, team, comm::CommView{});
   std::vector<generate::SamplingParams> ways(5);
@@ -215,9 +233,12 @@ TEST(SpeculationDraws, LogitsThatAreNotFiniteDoNotDisturbOthers) {
   ways[4].logit_bias = {{17, 4}};
   for (const generate::SamplingParams& way : ways) {
     const generate::DrawRequest request{0, nullptr, &way, 3, 9, {}};
-    const auto row = [](const std::vector<float>& logits) { return kernels::LogitsRow{kernels::ElementType::f32, logits.data(), vocab}; };
+    const auto row = [](const std::vector<float>& logits) {
+      return kernels::LogitsRow{kernels::ElementType::f32, logits.data(), vocab};
+    };
     const auto want = sampler.draw(std::vector{request}, std::vector{row(good)});
-    const auto got = sampler.draw(std::vector{request, request, request}, std::vector{row(nothing), row(good), row(infinite)});
+    const auto got = sampler.draw(std::vector{request, request, request},
+                                  std::vector{row(nothing), row(good), row(infinite)});
     EXPECT_EQ(got[1].id, want[0].id);
     EXPECT_EQ(got[1].log_prob, want[0].log_prob);
     for (const size_t bad : {0, 2}) EXPECT_FALSE(std::isfinite(got[bad].log_prob)) << bad;

@@ -33,9 +33,12 @@ TEST(TensorParallel, GivesTheTextsOfOneRank) {
   const auto& comm = world();
   auto qwen3 = tiny_spec(vocab).shape;
   qwen3.architecture = config::Architecture::qwen3;
-  const auto norms_of_heads = model::describe(qwen3, model::HeadKind::language), plain = tiny_spec(vocab);
-  for (const auto& [spec, backend] : {std::pair(plain, BackendKind::fused), std::pair(plain, BackendKind::torch),
-                                      std::pair(norms_of_heads, BackendKind::fused), std::pair(norms_of_heads, BackendKind::torch)}) {
+  const auto norms_of_heads = model::describe(qwen3, model::HeadKind::language),
+             plain = tiny_spec(vocab);
+  for (const auto& [spec, backend] :
+       {std::pair(plain, BackendKind::fused), std::pair(plain, BackendKind::torch),
+        std::pair(norms_of_heads, BackendKind::fused),
+        std::pair(norms_of_heads, BackendKind::torch)}) {
     const auto whole = tiny_weights(spec, DType::f32);
     Engine single(spec, whole, options(backend));
     const Results want = run_all(single, requests());
@@ -46,7 +49,8 @@ TEST(TensorParallel, GivesTheTextsOfOneRank) {
     for (const auto& [id, result] : got) {
       if (id % 2 == 0) continue;
       ASSERT_GE(result.output_ids.size(), 5u) << "request " << id;
-      for (size_t i = 0; i + 1 < result.output_ids.size(); ++i) EXPECT_EQ(result.output_ids[i] % 2, 1) << "request " << id << " token " << i;
+      for (size_t i = 0; i + 1 < result.output_ids.size(); ++i)
+        EXPECT_EQ(result.output_ids[i] % 2, 1) << "request " << id << " token " << i;
     }
     expect_agreement(got);
   }
@@ -64,7 +68,8 @@ TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
   expect_agreement(got);
 }
 
-// Many rows at once, which on matrix units are dealt out whole, products and sums over the ranks with them.
+// Many rows at once, which on matrix units are dealt out whole, products and sums over the ranks
+// with them.
 TEST(TensorParallel, ThreadsChangeNoBitOfLongPrompts) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab, true);
@@ -76,9 +81,11 @@ TEST(TensorParallel, ThreadsChangeNoBitOfLongPrompts) {
       o.prefill_chunk_tokens = 300;
       Engine engine(spec, mine, o, comm);
       std::vector<Request> long_ones = requests();
-      for (size_t i = 0; i < 2; ++i) long_ones[i].prompt = tiny_prompt(330 + 40 * static_cast<int64_t>(i), 20 + i, vocab);
+      for (size_t i = 0; i < 2; ++i)
+        long_ones[i].prompt = tiny_prompt(330 + 40 * static_cast<int64_t>(i), 20 + i, vocab);
       const Results results = run_all(engine, std::move(long_ones));
-      EXPECT_EQ(engine.counters().whole_row_steps > 0, threads > 1 && type == DType::bf16 && base::has_matrix_units());
+      EXPECT_EQ(engine.counters().whole_row_steps > 0,
+                threads > 1 && type == DType::bf16 && base::has_matrix_units());
       return results;
     };
     expect_same(run(1), run(2));
@@ -131,12 +138,11 @@ TEST(TensorParallel, ShortOfPagesAllRanksPreemptAlike) {
   Engine roomy(spec, mine, options(BackendKind::fused), comm);
   const Results want = run_all(roomy, requests());
   EngineOptions tight = options(BackendKind::fused);
-  tight.kv_bytes = 10 * 2 * 3 * 16 * 32 * 4;  // ten pages where a rank has all three KV heads, more where it has fewer
+  tight.kv_bytes = 10 * 2 * 3 * 16 * 32 *
+                   4;  // ten pages where a rank has all three KV heads, more where it has fewer
   Engine engine(spec, mine, tight, comm);
   expect_same(want, run_all(engine, requests()));
-  if (comm.size() == 1) {
-    EXPECT_GT(engine.counters().preemptions, 0);
-  }
+  if (comm.size() == 1) { EXPECT_GT(engine.counters().preemptions, 0); }
   expect_agreement(want);
 }
 

@@ -55,7 +55,8 @@ TEST(ThreadTeam, AThreadThatFailsFreesTheOthersAndTheTeamGoesOn) {
       team.barrier(thread);
       if (thread == failing) throw std::runtime_error("on purpose");
       team.barrier(thread);
-    }), std::runtime_error);
+    }),
+                 std::runtime_error);
     std::atomic<int> passed{0};
     team.run([&](int thread) {
       team.barrier(thread);
@@ -83,7 +84,10 @@ TEST(ThreadTeam, PinnedThreadsKeepToTheirProcessorAndTheCallerIsFreeAfterwards) 
   EXPECT_EQ(allowed[0], std::vector<int>{home[1]});
   EXPECT_EQ(allowed[1], std::vector<int>{home[0]});
   EXPECT_EQ(job::cpus_of_process(), home) << "what starts later must not inherit one core";
-  EXPECT_THROW(team.run([](int thread) { if (thread == 0) throw std::runtime_error("on purpose"); }), std::runtime_error);
+  EXPECT_THROW(team.run([](int thread) {
+    if (thread == 0) throw std::runtime_error("on purpose");
+  }),
+               std::runtime_error);
   EXPECT_EQ(job::cpus_of_process(), home);
 }
 

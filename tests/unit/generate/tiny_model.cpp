@@ -36,19 +36,22 @@ namespace {
 
 // Element e of parameter p: uniform, wide enough that attention and logits are far from flat.
 float value_of(size_t parameter, int64_t element, bool norm, uint64_t salt) {
-  const float u = base::uniform(salt, base::Stream::test, parameter, static_cast<uint32_t>(element)) * 2 - 1;
+  const float u =
+      base::uniform(salt, base::Stream::test, parameter, static_cast<uint32_t>(element)) * 2 - 1;
   return norm ? 1 + 0.2f * u : 0.25f * u;
 }
 
 }  // namespace
 
-GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, uint64_t salt) {
+GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype, int rank,
+                              int degree, uint64_t salt) {
   GeneratorWeights weights(spec, dtype, rank, degree);
   const auto storage = weights.storage();
   for (size_t p = 0; p < storage.size(); ++p) {
     const base::Block b = weights.block(p);
     const int64_t columns = spec.parameters[p].spec.columns();
-    const bool norm = spec.parameters[p].spec.shape.size() == 1 && spec.parameters[p].spec.name.find("norm") != std::string::npos;
+    const bool norm = spec.parameters[p].spec.shape.size() == 1 &&
+                      spec.parameters[p].spec.name.find("norm") != std::string::npos;
     for (int64_t r = 0; r < b.rows; ++r) {
       for (int64_t c = 0; c < b.columns; ++c) {
         const float v = value_of(p, (b.row + r) * columns + b.column + c, norm, salt);
@@ -66,7 +69,8 @@ GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype,
 
 namespace {
 
-at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids) {
+at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                       const std::vector<int32_t>& ids) {
   at::NoGradGuard no_grad;
   const std::vector<std::span<const int32_t>> sequences{ids};
   const model::PackedBatch batch = model::pack(sequences, at::kCPU);
@@ -78,7 +82,8 @@ at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& wei
   };
   const model::Rope rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
   at::Tensor x;
-  for (const model::Stage& stage : spec.stages) x = model::run_stage(spec, stage, parameters(stage), x, batch, rope, plain);
+  for (const model::Stage& stage : spec.stages)
+    x = model::run_stage(spec, stage, parameters(stage), x, batch, rope, plain);
   return x;
 }
 
@@ -88,18 +93,20 @@ at::Tensor head_of(const model::ModelSpec& spec, const GeneratorWeights& weights
 
 }  // namespace
 
-at::Tensor full_logits(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids) {
+at::Tensor full_logits(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                       const std::vector<int32_t>& ids) {
   at::NoGradGuard no_grad;
   return at::linear(full_hidden(spec, weights, ids), head_of(spec, weights));
 }
 
-std::vector<float> full_log_probs(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids,
-                                  double temperature) {
+std::vector<float> full_log_probs(const model::ModelSpec& spec, const GeneratorWeights& weights,
+                                  const std::vector<int32_t>& ids, double temperature) {
   at::NoGradGuard no_grad;
   const int64_t n = static_cast<int64_t>(ids.size()) - 1;
   const at::Tensor hidden = full_hidden(spec, weights, ids).narrow(0, 0, n);
   const std::vector<int64_t> targets(ids.begin() + 1, ids.end());
-  const auto out = kernels::token_log_probs(hidden, head_of(spec, weights), at::tensor(at::ArrayRef<int64_t>(targets)), temperature,
+  const auto out = kernels::token_log_probs(hidden, head_of(spec, weights),
+                                            at::tensor(at::ArrayRef<int64_t>(targets)), temperature,
                                             kernels::Entropy::skip);
   const float* data = out.log_probs.const_data_ptr<float>();
   return {data, data + n};
@@ -129,7 +136,11 @@ std::vector<generate::Request> mixed_requests(int64_t vocab) {
       for (int32_t id = 0; id < vocab; id += 2) r.sampling.stop_ids.push_back(id);
       r.sampling.min_new_tokens = 5;
     }
-    if (i % 5 >= 3) r.sampling.logit_bias = {{1, 2.5f}, {2, 4}, {static_cast<int32_t>(vocab / 2), 3}, {static_cast<int32_t>(vocab) - 1, -2}};
+    if (i % 5 >= 3)
+      r.sampling.logit_bias = {{1, 2.5f},
+                               {2, 4},
+                               {static_cast<int32_t>(vocab / 2), 3},
+                               {static_cast<int32_t>(vocab) - 1, -2}};
     out.push_back(std::move(r));
   }
   return out;
@@ -149,7 +160,9 @@ void expect_same(const Results& a, const Results& b) {
     EXPECT_EQ(x.output_ids, y.output_ids) << "request " << id;
     EXPECT_EQ(x.finish_reason, y.finish_reason) << "request " << id;
     ASSERT_EQ(x.log_probs.size(), y.log_probs.size());
-    EXPECT_EQ(std::memcmp(x.log_probs.data(), y.log_probs.data(), x.log_probs.size() * sizeof(float)), 0) << "request " << id;
+    EXPECT_EQ(
+        std::memcmp(x.log_probs.data(), y.log_probs.data(), x.log_probs.size() * sizeof(float)), 0)
+        << "request " << id;
     EXPECT_EQ(x.sample_log_probs, y.sample_log_probs) << "request " << id;
   }
 }
@@ -159,17 +172,21 @@ void expect_close(const Results& want, const Results& got, double tolerance) {
   for (const auto& [id, a] : want) {
     const auto& b = got.at(id);
     ASSERT_EQ(a.output_ids, b.output_ids) << "request " << id;
-    for (size_t i = 0; i < a.log_probs.size(); ++i) EXPECT_NEAR(a.log_probs[i], b.log_probs[i], tolerance) << "request " << id;
+    for (size_t i = 0; i < a.log_probs.size(); ++i)
+      EXPECT_NEAR(a.log_probs[i], b.log_probs[i], tolerance) << "request " << id;
     ASSERT_EQ(a.sample_log_probs.size(), b.sample_log_probs.size());
-    for (size_t i = 0; i < a.sample_log_probs.size(); ++i) EXPECT_NEAR(a.sample_log_probs[i], b.sample_log_probs[i], tolerance);
+    for (size_t i = 0; i < a.sample_log_probs.size(); ++i)
+      EXPECT_NEAR(a.sample_log_probs[i], b.sample_log_probs[i], tolerance);
   }
 }
 
 void expect_agreement(const Results& mine) {
   std::string bytes;
   for (const auto& [id, r] : mine) {
-    bytes.append(reinterpret_cast<const char*>(r.output_ids.data()), r.output_ids.size() * sizeof(int32_t));
-    bytes.append(reinterpret_cast<const char*>(r.log_probs.data()), r.log_probs.size() * sizeof(float));
+    bytes.append(reinterpret_cast<const char*>(r.output_ids.data()),
+                 r.output_ids.size() * sizeof(int32_t));
+    bytes.append(reinterpret_cast<const char*>(r.log_probs.data()),
+                 r.log_probs.size() * sizeof(float));
   }
   for (const std::string& other : world().all_gather(bytes)) EXPECT_EQ(other, bytes);
 }

@@ -1,6 +1,6 @@
 // Machines that are made up: what a launcher's binding looks like on them.
-#include "trireme/base/wire.hpp"
 #include "trireme/job/affinity.hpp"
+#include "trireme/base/wire.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,28 +43,38 @@ std::vector<RankPlace> unbound(int count, int cores, int threads) {
 TEST(Affinity, NothingToSayOfAGoodBinding) {
   EXPECT_THAT(affinity_warnings(bound(8, 8, 8), 64), IsEmpty());
   EXPECT_THAT(affinity_warnings(unbound(8, 64, 8), 64), IsEmpty());
-  EXPECT_THAT(affinity_warnings(bound(64, 1, 1), 64), IsEmpty()) << "a rank a core, as MPI codes run";
+  EXPECT_THAT(affinity_warnings(bound(64, 1, 1), 64), IsEmpty())
+      << "a rank a core, as MPI codes run";
   EXPECT_THAT(affinity_warnings(bound(1, 1, 1), 1), IsEmpty());
 }
 
 TEST(Affinity, RanksBoundToOneCore) {
   auto ranks = unbound(4, 1, 1);
-  EXPECT_THAT(affinity_warnings(ranks, 64), ElementsAre(HasSubstr("all 4 ranks of the node are bound to core 0 of 64: srun --cpus-per-task=16")));
+  EXPECT_THAT(affinity_warnings(ranks, 64),
+              ElementsAre(HasSubstr(
+                  "all 4 ranks of the node are bound to core 0 of 64: srun --cpus-per-task=16")));
   // Open MPI's default for two ranks
-  EXPECT_THAT(affinity_warnings(bound(2, 1, 1), 64), ElementsAre(HasSubstr("2 of 64 are used: srun --cpus-per-task=32")));
+  EXPECT_THAT(affinity_warnings(bound(2, 1, 1), 64),
+              ElementsAre(HasSubstr("2 of 64 are used: srun --cpus-per-task=32")));
 }
 
 TEST(Affinity, MoreThreadsThanCores) {
   EXPECT_THAT(affinity_warnings(unbound(4, 16, 16), 16),
-              ElementsAre(HasSubstr("4 trainer ranks run 64 threads on 16 cores (0-15): set run.threads = 4")));
-  EXPECT_THAT(affinity_warnings(bound(2, 8, 16), 16), ElementsAre(HasSubstr("1 trainer rank runs 16 threads on 8 cores (0-7): set run.threads = 8")));
-  EXPECT_THAT(affinity_warnings(unbound(4, 2, 1), 2), ElementsAre(HasSubstr("4 trainer ranks share 2 cores (0-1): start fewer ranks")));
+              ElementsAre(HasSubstr(
+                  "4 trainer ranks run 64 threads on 16 cores (0-15): set run.threads = 4")));
+  EXPECT_THAT(affinity_warnings(bound(2, 8, 16), 16),
+              ElementsAre(HasSubstr(
+                  "1 trainer rank runs 16 threads on 8 cores (0-7): set run.threads = 8")));
+  EXPECT_THAT(affinity_warnings(unbound(4, 2, 1), 2),
+              ElementsAre(HasSubstr("4 trainer ranks share 2 cores (0-1): start fewer ranks")));
 }
 
 TEST(Affinity, RolesTakeTurns) {
   auto ranks = unbound(4, 16, 0);
-  for (auto& place : ranks) place.threads = place.rank < 2 ? std::array<int, 3>{8, 0, 8} : std::array<int, 3>{0, 8, 0};
-  EXPECT_THAT(affinity_warnings(ranks, 16), IsEmpty()) << "16 threads of trainers, then 16 of generators";
+  for (auto& place : ranks)
+    place.threads = place.rank < 2 ? std::array<int, 3>{8, 0, 8} : std::array<int, 3>{0, 8, 0};
+  EXPECT_THAT(affinity_warnings(ranks, 16), IsEmpty())
+      << "16 threads of trainers, then 16 of generators";
 }
 
 TEST(Affinity, Gpus) {
@@ -75,11 +85,14 @@ TEST(Affinity, Gpus) {
     place.gpu = "0000:3b:00.0";
     place.gpu_numa = place.rank / 2;
   }
-  EXPECT_THAT(affinity_warnings(ranks, 64), ElementsAre(HasSubstr("CUDA_VISIBLE_DEVICES is not set: each of the 4 ranks")));
+  EXPECT_THAT(affinity_warnings(ranks, 64),
+              ElementsAre(HasSubstr("CUDA_VISIBLE_DEVICES is not set: each of the 4 ranks")));
   for (auto& place : ranks) place.gpus_chosen = true, place.gpus = 1;
   EXPECT_THAT(affinity_warnings(ranks, 64), IsEmpty());
   ranks[3].gpu_numa = 0;
-  EXPECT_THAT(affinity_warnings(ranks, 64), ElementsAre(HasSubstr("rank 3 runs on NUMA node 1 but its GPU 0000:3b:00.0 hangs on node 0")));
+  EXPECT_THAT(affinity_warnings(ranks, 64),
+              ElementsAre(HasSubstr(
+                  "rank 3 runs on NUMA node 1 but its GPU 0000:3b:00.0 hangs on node 0")));
   ranks[3].gpu_numa = -1;
   EXPECT_THAT(affinity_warnings(ranks, 64), IsEmpty()) << "a virtual machine does not say";
 }
@@ -90,7 +103,8 @@ TEST(Affinity, NodesWithTheSameMistakeAreNamedOnce) {
     ranks.push_back(place);
     ranks.back().node = 1;
   }
-  EXPECT_THAT(affinity_warnings_of_job(ranks, 8), ElementsAre(HasSubstr("2 of 2 nodes: all 2 ranks of the node are bound to core 0")));
+  EXPECT_THAT(affinity_warnings_of_job(ranks, 8),
+              ElementsAre(HasSubstr("2 of 2 nodes: all 2 ranks of the node are bound to core 0")));
 }
 
 std::vector<RankPlace> on_node_of(std::vector<RankPlace> ranks, int cores) {
@@ -100,23 +114,36 @@ std::vector<RankPlace> on_node_of(std::vector<RankPlace> ranks, int cores) {
 
 TEST(Affinity, NothingIdleNothingSaid) {
   EXPECT_THAT(idle_notes(on_node_of(bound(8, 8, 8), 64), true), IsEmpty());
-  EXPECT_THAT(idle_notes(on_node_of(unbound(3, 64, 21), 64), true), IsEmpty()) << "one core is too few for three ranks";
-  EXPECT_THAT(idle_notes(on_node_of(bound(2, 1, 1), 64), true), Not(testing::Contains(HasSubstr("no rank's set")))) << "affinity_warnings() says it";
+  EXPECT_THAT(idle_notes(on_node_of(unbound(3, 64, 21), 64), true), IsEmpty())
+      << "one core is too few for three ranks";
+  EXPECT_THAT(idle_notes(on_node_of(bound(2, 1, 1), 64), true),
+              Not(testing::Contains(HasSubstr("no rank's set"))))
+      << "affinity_warnings() says it";
   EXPECT_THAT(idle_notes({}, true), IsEmpty());
 }
 
 TEST(Affinity, CoresThatNoRankHas) {
-  EXPECT_THAT(idle_notes(on_node_of(bound(8, 7, 7), 64), true), ElementsAre(AllOf(HasSubstr("8 of the node's 64 cores (56-63)"), HasSubstr("--cpus-per-task=8"))));
-  EXPECT_THAT(idle_notes(on_node_of(bound(4, 8, 8), 64), true), ElementsAre(AllOf(HasSubstr("32 of the node's 64 cores (32-63)"), HasSubstr("--cpus-per-task=16"))));
+  EXPECT_THAT(idle_notes(on_node_of(bound(8, 7, 7), 64), true),
+              ElementsAre(AllOf(HasSubstr("8 of the node's 64 cores (56-63)"),
+                                HasSubstr("--cpus-per-task=8"))));
+  EXPECT_THAT(idle_notes(on_node_of(bound(4, 8, 8), 64), true),
+              ElementsAre(AllOf(HasSubstr("32 of the node's 64 cores (32-63)"),
+                                HasSubstr("--cpus-per-task=16"))));
 }
 
 TEST(Affinity, CoresThatNoThreadUses) {
-  EXPECT_THAT(idle_notes(on_node_of(bound(8, 8, 1), 64), true),
-              ElementsAre(AllOf(HasSubstr("while the trainer ranks work, 56 of their 64 cores a node (0-63) stay idle"), HasSubstr("run.threads = \"auto\""))));
+  EXPECT_THAT(
+      idle_notes(on_node_of(bound(8, 8, 1), 64), true),
+      ElementsAre(AllOf(
+          HasSubstr("while the trainer ranks work, 56 of their 64 cores a node (0-63) stay idle"),
+          HasSubstr("run.threads = \"auto\""))));
   auto ranks = on_node_of(unbound(4, 16, 4), 16);
-  for (auto& place : ranks) place.threads = place.rank < 2 ? std::array<int, 3>{4, 0, 4} : std::array<int, 3>{0, 4, 0};
-  EXPECT_THAT(idle_notes(ranks, true), ElementsAre(AllOf(HasSubstr("8 of their 16 cores"), HasSubstr("run.threads = \"phase\""))));
-  EXPECT_THAT(idle_notes(ranks, false), ElementsAre(Not(HasSubstr("phase")))) << "the other role works at the same time";
+  for (auto& place : ranks)
+    place.threads = place.rank < 2 ? std::array<int, 3>{4, 0, 4} : std::array<int, 3>{0, 4, 0};
+  EXPECT_THAT(idle_notes(ranks, true), ElementsAre(AllOf(HasSubstr("8 of their 16 cores"),
+                                                         HasSubstr("run.threads = \"phase\""))));
+  EXPECT_THAT(idle_notes(ranks, false), ElementsAre(Not(HasSubstr("phase"))))
+      << "the other role works at the same time";
   ranks = on_node_of(unbound(2, 16, 4), 16);
   for (auto& place : ranks) place.quotas = {{1, 8}};
   EXPECT_THAT(idle_notes(ranks, true), ElementsAre(HasSubstr("cpu.max")));
@@ -129,15 +156,28 @@ TEST(Affinity, RanksWithGpusMayLeaveCoresIdle) {
 }
 
 TEST(Affinity, ThePlanInTheLog) {
-  EXPECT_EQ(describe_threads(bound(8, 8, 8)), "trainer 8, generator 8, reward 8 a rank, with 8 ranks of 8 cores a node");
+  EXPECT_EQ(describe_threads(bound(8, 8, 8)),
+            "trainer 8, generator 8, reward 8 a rank, with 8 ranks of 8 cores a node");
   auto ranks = bound(2, 1, 1);
   ranks[0].threads = {1, 0, 0};
   ranks[1].threads = {3, 2, 0};
-  EXPECT_EQ(describe_threads(ranks), "trainer 1-3, generator 2 a rank, with 2 ranks of 1 core a node");
+  EXPECT_EQ(describe_threads(ranks),
+            "trainer 1-3, generator 2 a rank, with 2 ranks of 1 core a node");
 }
 
 TEST(Affinity, PlacesGoThereAndBack) {
-  RankPlace place{3, 1, {0, 1, 2, 8}, {4, 0, 2}, {0, 1}, 8, true, "0000:3b:00.0", 1, {0, 1, 2, 8, 9}, {{77, 2.5}, {1, 16}}, true};
+  RankPlace place{3,
+                  1,
+                  {0, 1, 2, 8},
+                  {4, 0, 2},
+                  {0, 1},
+                  8,
+                  true,
+                  "0000:3b:00.0",
+                  1,
+                  {0, 1, 2, 8, 9},
+                  {{77, 2.5}, {1, 16}},
+                  true};
   const auto back = base::from_bytes<RankPlace>(base::to_bytes(place));
   EXPECT_EQ(back.cores, place.cores);
   EXPECT_EQ(back.gpu, place.gpu);
@@ -153,7 +193,8 @@ TEST(Affinity, CpuLists) {
   EXPECT_THAT(parse_cpu_list("-"), IsEmpty());
   EXPECT_THAT(parse_cpu_list("5"), ElementsAre(5));
   EXPECT_THAT(parse_cpu_list("0-1,,4-4,"), ElementsAre(0, 1, 4));
-  for (const char* none : {"3-1", "a-b", "5-", "-5", "x"}) EXPECT_THAT(parse_cpu_list(none), IsEmpty()) << none;
+  for (const char* none : {"3-1", "a-b", "5-", "-5", "x"})
+    EXPECT_THAT(parse_cpu_list(none), IsEmpty()) << none;
 }
 
 TEST(Affinity, ThisMachineHasCores) {

@@ -1,4 +1,5 @@
-// Nodes that are made up: what their ranks should start, and where. And the binding of real threads on this machine.
+// Nodes that are made up: what their ranks should start, and where. And the binding of real threads
+// on this machine.
 #include "trireme/job/core_share.hpp"
 
 #include <gmock/gmock.h>
@@ -39,7 +40,8 @@ std::vector<std::vector<int>> bound(int ranks, int each) {
 }
 
 TEST(CoreShare, BoundRanksUseAllTheirCores) {
-  EXPECT_THAT(shares(bound(8, 8)), Each(8)) << "srun --cpus-per-task=8 --cpu-bind=cores on 64 cores";
+  EXPECT_THAT(shares(bound(8, 8)), Each(8))
+      << "srun --cpus-per-task=8 --cpu-bind=cores on 64 cores";
   EXPECT_THAT(shares(bound(16, 8)), Each(8));
   EXPECT_THAT(shares(bound(8, 13)), Each(13));
   EXPECT_THAT(shares(bound(64, 1)), Each(1));
@@ -49,7 +51,8 @@ TEST(CoreShare, BoundRanksUseAllTheirCores) {
 TEST(CoreShare, UnboundRanksDivideTheNode) {
   EXPECT_THAT(shares(std::vector<std::vector<int>>(8, core_range(0, 64))), Each(8));
   EXPECT_THAT(shares(std::vector<std::vector<int>>(3, core_range(0, 64))), Each(21));
-  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, core_range(0, 3))), Each(1)) << "three thirds are one, whatever rounding says";
+  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, core_range(0, 3))), Each(1))
+      << "three thirds are one, whatever rounding says";
   EXPECT_THAT(shares(std::vector<std::vector<int>>(4, core_range(0, 2))), Each(1)) << "never none";
 }
 
@@ -62,9 +65,11 @@ TEST(CoreShare, RanksBoundToSocketsDivideTheirSocket) {
 TEST(CoreShare, SetsThatOverlapInPart) {
   EXPECT_THAT(shares({core_range(0, 8), core_range(4, 8)}), ElementsAre(6, 6));
   EXPECT_THAT(shares({core_range(0, 2), core_range(1, 1)}), ElementsAre(1, 1));
-  EXPECT_THAT(shares({core_range(0, 16), core_range(0, 4), core_range(4, 4)}), ElementsAre(12, 2, 2));
+  EXPECT_THAT(shares({core_range(0, 16), core_range(0, 4), core_range(4, 4)}),
+              ElementsAre(12, 2, 2));
   const auto all = shares({core_range(0, 16), core_range(0, 4), core_range(4, 4)});
-  EXPECT_LE(std::accumulate(all.begin(), all.end(), 0), 16) << "nobody counts on more than there is";
+  EXPECT_LE(std::accumulate(all.begin(), all.end(), 0), 16)
+      << "nobody counts on more than there is";
 }
 
 TEST(CoreShare, AQuotaIsDividedAmongTheRanksBelowIt) {
@@ -81,7 +86,8 @@ class Siblings : public testing::Test {
   Siblings() {
     std::string name = std::filesystem::temp_directory_path() / "trireme-siblings-XXXXXX";
     root = mkdtemp(name.data());
-    for (int cpu = 0; cpu < 128; ++cpu) {  // 64 cores with two hardware threads, numbered as Linux does on most servers
+    for (int cpu = 0; cpu < 128;
+         ++cpu) {  // 64 cores with two hardware threads, numbered as Linux does on most servers
       const auto folder = root / base::text("sys/devices/system/cpu/cpu", cpu, "/topology");
       std::filesystem::create_directories(folder);
       std::ofstream(folder / "thread_siblings_list") << cpu % 64 << "," << cpu % 64 + 64 << "\n";
@@ -96,9 +102,11 @@ TEST_F(Siblings, HardwareThreadsOfACoreCountOnce) {
   EXPECT_EQ(physical_cores(std::vector<int>{3, 67, 68}, root), (std::vector<int>{3, 4}));
   EXPECT_EQ(one_per_core(std::vector<int>{67, 3, 68}, root), (std::vector<int>{3, 68}));
   EXPECT_EQ(physical_cores(std::vector<int>{5, 9}, "/nowhere"), (std::vector<int>{5, 9}));
-  // two ranks on the two hardware threads of the same 16 cores (a launcher that counts hardware threads as cores)
+  // two ranks on the two hardware threads of the same 16 cores (a launcher that counts hardware
+  // threads as cores)
   std::vector<int> upper = core_range(64, 16);
-  EXPECT_THAT(shares({physical_cores(core_range(0, 16), root), physical_cores(upper, root)}), Each(8));
+  EXPECT_THAT(shares({physical_cores(core_range(0, 16), root), physical_cores(upper, root)}),
+              Each(8));
 }
 
 TEST(Binding, TheCallingThreadOnly) {
@@ -125,7 +133,8 @@ Environment environment_of(std::map<std::string, std::string> variables) {
 TEST(Binding, WhatTheUserAndTheLauncherSay) {
   EXPECT_EQ(own_binding(environment_of({})), "");
   for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
-    EXPECT_EQ(own_binding(environment_of({{name, "false"}})), name) << "also a wish not to be bound";
+    EXPECT_EQ(own_binding(environment_of({{name, "false"}})), name)
+        << "also a wish not to be bound";
   }
   EXPECT_FALSE(launcher_bound(environment_of({})));
   EXPECT_TRUE(launcher_bound(environment_of({{"OMPI_MCA_orte_bound_at_launch", "1"}})));
@@ -134,10 +143,14 @@ TEST(Binding, WhatTheUserAndTheLauncherSay) {
 }
 
 TEST(Binding, ThreadsThatWereToldToSpinForEver) {
-  for (const auto& [name, value] : {std::pair{"OMP_WAIT_POLICY", "ACTIVE"}, std::pair{"GOMP_SPINCOUNT", "infinite"}}) {
-    EXPECT_THAT(spinning_warning(environment_of({{name, value}})), HasSubstr(std::string(name) + "=" + value));
+  for (const auto& [name, value] :
+       {std::pair{"OMP_WAIT_POLICY", "ACTIVE"}, std::pair{"GOMP_SPINCOUNT", "infinite"}}) {
+    EXPECT_THAT(spinning_warning(environment_of({{name, value}})),
+                HasSubstr(std::string(name) + "=" + value));
   }
-  EXPECT_EQ(spinning_warning(environment_of({{"OMP_WAIT_POLICY", "passive"}, {"GOMP_SPINCOUNT", "1000"}})), "");
+  EXPECT_EQ(spinning_warning(
+                environment_of({{"OMP_WAIT_POLICY", "passive"}, {"GOMP_SPINCOUNT", "1000"}})),
+            "");
 }
 
 TEST(Binding, OnlyWhereEveryThreadHasACoreOfItsOwn) {

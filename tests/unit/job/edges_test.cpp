@@ -1,4 +1,5 @@
-// Control groups with odd names and texts, core shares of random masks, the walltime rule of random histories: against counting.
+// Control groups with odd names and texts, core shares of random masks, the walltime rule of random
+// histories: against counting.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,9 +42,11 @@ class OddGroups : public testing::Test {
     std::ofstream(root / path) << content;
   }
   // Version 2, as the kernel writes it: `point` and `inner` with \040 for a blank.
-  void group(const std::string& path, const std::string& inner = "/", const std::string& point = "/sys/fs/cgroup") const {
+  void group(const std::string& path, const std::string& inner = "/",
+             const std::string& point = "/sys/fs/cgroup") const {
     write("proc/self/cgroup", "0::" + path + "\n");
-    write("proc/self/mountinfo", "30 23 0:26 " + inner + " " + point + " rw,nosuid shared:9 - cgroup2 cgroup2 rw\n");
+    write("proc/self/mountinfo",
+          "30 23 0:26 " + inner + " " + point + " rw,nosuid shared:9 - cgroup2 cgroup2 rw\n");
   }
   void limit(const std::string& folder, const std::string& most, const std::string& used) const {
     write(folder + "/memory.max", most);
@@ -82,7 +85,8 @@ TEST_F(OddGroups, LimitsThatAreNoneAndUsageBeyondThem) {
   }
   limit("sys/fs/cgroup/g", "100", "150");
   EXPECT_EQ(available_memory(root).bytes, 0) << "above its limit, e.g. since that was lowered";
-  write("sys/fs/cgroup/g/memory.stat", "inactive_file 40\nactive_file 20\ninactive_file_more 1000\n");
+  write("sys/fs/cgroup/g/memory.stat",
+        "inactive_file 40\nactive_file 20\ninactive_file_more 1000\n");
   EXPECT_EQ(available_memory(root).bytes, 10) << "page cache gives way";
   limit("sys/fs/cgroup/g", "100", "nothing");
   EXPECT_EQ(available_memory(root).bytes, 1024'000'000) << "without usage a limit says nothing";
@@ -90,7 +94,8 @@ TEST_F(OddGroups, LimitsThatAreNoneAndUsageBeyondThem) {
 
 TEST_F(OddGroups, QuotasThatAreNone) {
   group("/g");
-  for (const char* none : {"max 100000\n", "", "100000", "0 100000", "-1 100000", "100000 0", "x y"}) {
+  for (const char* none :
+       {"max 100000\n", "", "100000", "0 100000", "-1 100000", "100000 0", "x y"}) {
     write("sys/fs/cgroup/g/cpu.max", none);
     EXPECT_THAT(cpu_quotas(root), IsEmpty()) << none;
   }
@@ -119,12 +124,14 @@ TEST(CpuListTexts, WhatCouldBeReadOfThem) {
   EXPECT_THAT(parse_cpu_list("0-0,2-3,9\n"), ElementsAre(0, 2, 3, 9));
   EXPECT_THAT(parse_cpu_list("5-3,7"), ElementsAre(7));
   EXPECT_THAT(parse_cpu_list("x,4,-,5-,99999999999,,6"), ElementsAre(4, 6));
-  for (const char* none : {"", "\n", ",", "-", "-1", "a-b"}) EXPECT_THAT(parse_cpu_list(none), IsEmpty()) << none;
+  for (const char* none : {"", "\n", ",", "-", "-1", "a-b"})
+    EXPECT_THAT(parse_cpu_list(none), IsEmpty()) << none;
 }
 
 // ---- core shares ----
 
-// No rank counts on nothing, and those of a node together on no more cores than there are, where each has one at least.
+// No rank counts on nothing, and those of a node together on no more cores than there are, where
+// each has one at least.
 TEST(CoreShares, NobodyCountsOnMoreThanThereIs) {
   std::mt19937 random(9);
   for (int round = 0; round < 500; ++round) {
@@ -135,7 +142,8 @@ TEST(CoreShares, NobodyCountsOnMoreThanThereIs) {
       for (unsigned core = 0; core < cores; ++core) {
         if (random() % 2 == 0) rank.cores.push_back(static_cast<int>(core));
       }
-      if (random() % 3 == 0) rank.cores.insert(rank.cores.end(), rank.cores.begin(), rank.cores.end());  // named twice
+      if (random() % 3 == 0)
+        rank.cores.insert(rank.cores.end(), rank.cores.begin(), rank.cores.end());  // named twice
       std::shuffle(rank.cores.begin(), rank.cores.end(), random);
       all.insert(rank.cores.begin(), rank.cores.end());
     }
@@ -146,12 +154,15 @@ TEST(CoreShares, NobodyCountsOnMoreThanThereIs) {
       const std::set<int> own(ranks[r].cores.begin(), ranks[r].cores.end());
       double share = 0;
       for (const int core : own) {
-        share += 1.0 / static_cast<double>(std::count_if(ranks.begin(), ranks.end(), [core](const auto& other) {
-          return std::find(other.cores.begin(), other.cores.end(), core) != other.cores.end();
-        }));
+        share += 1.0 / static_cast<double>(
+                           std::count_if(ranks.begin(), ranks.end(), [core](const auto& other) {
+                             return std::find(other.cores.begin(), other.cores.end(), core) !=
+                                    other.cores.end();
+                           }));
       }
       raised += share < 1;
-      EXPECT_EQ(threads[r], std::max(1, static_cast<int>(std::floor(share + 1e-6)))) << "round " << round << " rank " << r;
+      EXPECT_EQ(threads[r], std::max(1, static_cast<int>(std::floor(share + 1e-6))))
+          << "round " << round << " rank " << r;
     }
     EXPECT_LE(std::accumulate(threads.begin(), threads.end(), size_t{0}), all.size() + raised);
   }
@@ -162,7 +173,9 @@ TEST(CoreShares, NobodyCountsOnMoreThanThereIs) {
 
 TEST(WalltimeRule, IsTheSumInItsHeader) {
   std::mt19937 random(4);
-  const auto seconds = [&] { return static_cast<double>(random() % 1000) / 8; };  // sums of these are exact
+  const auto seconds = [&] {
+    return static_cast<double>(random() % 1000) / 8;
+  };  // sums of these are exact
   for (int round = 0; round < 200; ++round) {
     const double margin = seconds();
     Walltime rule(1e6, margin);
@@ -176,12 +189,14 @@ TEST(WalltimeRule, IsTheSumInItsHeader) {
         case 2: rule.save_took(took), saves.push_back(took); break;
         default: rule.closing_took(took), closing = std::max(closing, took);
       }
-      const auto last_four = saves.end() - static_cast<std::ptrdiff_t>(std::min<size_t>(saves.size(), 4));
+      const auto last_four =
+          saves.end() - static_cast<std::ptrdiff_t>(std::min<size_t>(saves.size(), 4));
       const double save = saves.empty() ? plain : *std::max_element(last_four, saves.end());
       for (const bool evaluates : {false, true}) {
         for (const bool saving : {false, true}) {
           const double next = plain + (!evaluates ? 0 : evaluation > 0 ? evaluation : plain);
-          EXPECT_NEAR(rule.needed({evaluates, saving}), 1.3 * (next + closing) + 1.5 * save * (saving ? 2 : 1) + margin, 1e-9);
+          EXPECT_NEAR(rule.needed({evaluates, saving}),
+                      1.3 * (next + closing) + 1.5 * save * (saving ? 2 : 1) + margin, 1e-9);
         }
       }
       EXPECT_EQ(rule.save_seconds().has_value(), !saves.empty());
@@ -203,7 +218,8 @@ TEST(WalltimeRule, StopsWhatDoesNotFit) {
 
 TEST(WalltimeRule, TheLimitIsTheNearerOneInEveryOrder) {
   for (const double deck : {0.0, 50.0, 100.0, 1000.0}) {
-    for (const std::optional<double> scheduler : {std::optional<double>{}, std::optional{-3.0}, std::optional{60.0}, std::optional{900.0}}) {
+    for (const std::optional<double> scheduler : {std::optional<double>{}, std::optional{-3.0},
+                                                  std::optional{60.0}, std::optional{900.0}}) {
       const auto limit = choose_limit(deck, 20, scheduler);
       std::optional<double> want = scheduler;
       if (deck > 0) want = scheduler ? std::min(*scheduler, deck - 20) : deck - 20;
@@ -218,7 +234,8 @@ TEST(WalltimeRule, TheLimitIsTheNearerOneInEveryOrder) {
 TEST(QstatTexts, OddLines) {
   EXPECT_EQ(pbs_attribute("    a = b = c\n", "a"), "b = c");
   EXPECT_EQ(pbs_attribute("    a = \n    b = 1\n", "a"), "");
-  EXPECT_EQ(pbs_attribute("    comment = stime = never\n    stime = now\n", "stime"), "now") << "not in another's value";
+  EXPECT_EQ(pbs_attribute("    comment = stime = never\n    stime = now\n", "stime"), "now")
+      << "not in another's value";
   EXPECT_EQ(pbs_attribute("    a = 1\r\n    b = 2\r\n", "b"), "2");
   EXPECT_EQ(pbs_attribute("    a = x\n\ty\n\tz", "a"), "xyz");
   EXPECT_EQ(pbs_attribute("    a = 1\n    a = 2\n", "a"), "1");
@@ -230,10 +247,12 @@ TEST(SlurmTexts, EveryTimeGoesThereAndBack) {
   std::mt19937 random(2);
   for (int round = 0; round < 1000; ++round) {
     const int64_t total = static_cast<int64_t>(random()) % (400 * 86400);
-    const int64_t days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60, rest = total % 60;
+    const int64_t days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60,
+                  rest = total % 60;
     char text[64];
     if (days > 0) {
-      std::snprintf(text, sizeof text, "%ld-%02ld:%02ld:%02ld", long{days}, long{hours}, long{minutes}, long{rest});
+      std::snprintf(text, sizeof text, "%ld-%02ld:%02ld:%02ld", long{days}, long{hours},
+                    long{minutes}, long{rest});
     } else if (hours > 0) {
       std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", long{hours}, long{minutes}, long{rest});
     } else {

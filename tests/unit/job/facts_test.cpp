@@ -1,4 +1,5 @@
-// Texts in the form that Slurm 22.05 and OpenPBS 23.06 print, environments as the launchers set them.
+// Texts in the form that Slurm 22.05 and OpenPBS 23.06 print, environments as the launchers set
+// them.
 #include "trireme/job/facts.hpp"
 
 #include <gmock/gmock.h>
@@ -68,7 +69,8 @@ TEST(JobTimes, SlurmForms) {
   EXPECT_EQ(parse_slurm_time("2:03:04"), 7384);
   EXPECT_EQ(parse_slurm_time("5:30"), 330);
   EXPECT_EQ(parse_slurm_time("45"), 45);
-  for (const char* none : {"UNLIMITED", "NOT_SET", "INVALID", "", "1:2:3:4", "-5", "1-", "a:b"}) EXPECT_FALSE(parse_slurm_time(none)) << none;
+  for (const char* none : {"UNLIMITED", "NOT_SET", "INVALID", "", "1:2:3:4", "-5", "1-", "a:b"})
+    EXPECT_FALSE(parse_slurm_time(none)) << none;
 }
 
 TEST(JobTimes, PbsForms) {
@@ -81,8 +83,11 @@ TEST(JobTimes, PbsForms) {
 
 TEST(Slurm, EndTimeComesFromTheEnvironmentWhereItIs) {
   Oracle oracle;
-  const auto job = read_job(from({{"SLURM_JOB_ID", "4711"}, {"SLURM_JOB_NAME", "ppo"}, {"SLURM_JOB_END_TIME", "1000600"},
-                                  {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_JOB_NODELIST", "n[001-004]"}}),
+  const auto job = read_job(from({{"SLURM_JOB_ID", "4711"},
+                                  {"SLURM_JOB_NAME", "ppo"},
+                                  {"SLURM_JOB_END_TIME", "1000600"},
+                                  {"SLURM_JOB_NUM_NODES", "4"},
+                                  {"SLURM_JOB_NODELIST", "n[001-004]"}}),
                             oracle.ask(), 1000000);
   EXPECT_TRUE(oracle.questions.empty());
   EXPECT_EQ(job.seconds_left, 600);
@@ -93,7 +98,8 @@ TEST(Slurm, EndTimeComesFromTheEnvironmentWhereItIs) {
 
 TEST(Slurm, ElseSqueueIsAskedOnce) {
   Oracle oracle{{true, 0, "11:58:30\n"}, {}};
-  const auto job = read_job(from({{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "2"}}), oracle.ask(), 0);
+  const auto job =
+      read_job(from({{"SLURM_JOB_ID", "4711"}, {"SLURM_RESTART_COUNT", "2"}}), oracle.ask(), 0);
   EXPECT_THAT(oracle.questions, ElementsAre(ElementsAre("squeue", "-h", "-j", "4711", "-o", "%L")));
   EXPECT_EQ(job.seconds_left, 11 * 3600 + 58 * 60 + 30);
   EXPECT_EQ(job.restarts, 2);
@@ -101,13 +107,17 @@ TEST(Slurm, ElseSqueueIsAskedOnce) {
 
 TEST(Slurm, ArraysAndSilence) {
   Oracle silent{{false, 0, ""}, {}};
-  const auto job = read_job(from({{"SLURM_JOB_ID", "4714"}, {"SLURM_ARRAY_JOB_ID", "4711"}, {"SLURM_ARRAY_TASK_ID", "3"}}), silent.ask(), 0);
+  const auto job = read_job(
+      from(
+          {{"SLURM_JOB_ID", "4714"}, {"SLURM_ARRAY_JOB_ID", "4711"}, {"SLURM_ARRAY_TASK_ID", "3"}}),
+      silent.ask(), 0);
   EXPECT_EQ(job.id, "4711_3");
   EXPECT_EQ(silent.questions.at(0).at(3), "4714") << "squeue knows the task by its own number";
   EXPECT_FALSE(job.seconds_left);
   EXPECT_EQ(job.remark, "squeue gave no answer");
   Oracle unlimited{{true, 0, "UNLIMITED\n"}, {}};
-  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "4714"}}), unlimited.ask(), 0).remark, "squeue says: UNLIMITED");
+  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "4714"}}), unlimited.ask(), 0).remark,
+            "squeue says: UNLIMITED");
 }
 
 TEST(Slurm, WhatIsNoJobNumberDoesNotReachACommandLine) {
@@ -118,7 +128,8 @@ TEST(Slurm, WhatIsNoJobNumberDoesNotReachACommandLine) {
 
 TEST(Pbs, QstatIsAskedOnce) {
   Oracle oracle{{true, 0, qstat_text}, {}};
-  const auto job = read_job(from({{"PBS_JOBID", "12.n1"}, {"PBS_JOBNAME", "ppo_70b"}}), oracle.ask(), local_epoch(17, 2, 0));
+  const auto job = read_job(from({{"PBS_JOBID", "12.n1"}, {"PBS_JOBNAME", "ppo_70b"}}),
+                            oracle.ask(), local_epoch(17, 2, 0));
   EXPECT_THAT(oracle.questions, ElementsAre(ElementsAre("qstat", "-f", "12.n1")));
   EXPECT_EQ(job.seconds_left, 480) << "by the start, since resources_used lags behind";
   EXPECT_EQ(job.restarts, 1);
@@ -128,14 +139,16 @@ TEST(Pbs, QstatIsAskedOnce) {
 TEST(Pbs, AttributesOfLongLines) {
   EXPECT_EQ(pbs_attribute(qstat_text, "session_id"), "3741");
   EXPECT_THAT(pbs_attribute(qstat_text, "Variable_List"), HasSubstr("/bin,PBS_O_WORKDIR=/tmp/w"));
-  EXPECT_EQ(pbs_attribute(qstat_text, "walltime"), "") << "Resource_List.walltime is another attribute";
+  EXPECT_EQ(pbs_attribute(qstat_text, "walltime"), "")
+      << "Resource_List.walltime is another attribute";
 }
 
 TEST(Pbs, WithoutAStartTheUsedTimeCounts) {
   std::string text = qstat_text;
   text.erase(text.find("    stime"), text.find("    session_id") - text.find("    stime"));
   EXPECT_EQ(pbs_seconds_left(text, 0), 592);
-  EXPECT_FALSE(pbs_seconds_left("    stime = Sat Nov 21 17:00:00 2026\n", 0)) << "no walltime was asked for";
+  EXPECT_FALSE(pbs_seconds_left("    stime = Sat Nov 21 17:00:00 2026\n", 0))
+      << "no walltime was asked for";
 }
 
 TEST(Pbs, ArrayTasksAndSilence) {
@@ -145,44 +158,76 @@ TEST(Pbs, ArrayTasksAndSilence) {
   EXPECT_EQ(job.remark, "qstat says: qstat: Unknown Job Id 12[3].n1");
 }
 
-TEST(Pbs, NodeFileHasALinePerProcess) { EXPECT_THAT(pbs_nodes("n1\nn1\nn2\n\nn2\n"), ElementsAre("n1", "n2")); }
+TEST(Pbs, NodeFileHasALinePerProcess) {
+  EXPECT_THAT(pbs_nodes("n1\nn1\nn2\n\nn2\n"), ElementsAre("n1", "n2"));
+}
 
 TEST(Job, Labels) {
   EXPECT_EQ(job_label(from({})), "");
   EXPECT_EQ(job_label(from({{"SLURM_JOB_ID", "7"}})), "slurm 7");
-  EXPECT_EQ(job_label(from({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})), "slurm 7 restart 1");
+  EXPECT_EQ(job_label(from({{"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", "1"}})),
+            "slurm 7 restart 1");
   EXPECT_EQ(job_label(from({{"PBS_JOBID", "12[3].n1"}})), "pbs 12[3].n1");
   EXPECT_EQ(describe(read_job(from({}), {}, 0)), "no batch system");
 }
 
 TEST(Launch, EveryLauncher) {
-  const auto text = [](Variables variables) { return describe(read_launch(from(std::move(variables)))); };
+  const auto text = [](Variables variables) {
+    return describe(read_launch(from(std::move(variables))));
+  };
   EXPECT_EQ(text({}), "started without a launcher");
-  EXPECT_EQ(text({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                  {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"PMIX_RANK", "3"}}),
-            "Open MPI: rank 3 of 8, local rank 1 of 4 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE)");
-  EXPECT_EQ(text({{"PALS_RANKID", "9"}, {"PALS_LOCAL_RANKID", "1"}, {"PMI_RANK", "9"}, {"PMI_SIZE", "16"}, {"PMI_LOCAL_SIZE", "8"}}),
-            "PALS: rank 9 of 16, local rank 1 of 8 (PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PMI_LOCAL_SIZE)");
-  EXPECT_EQ(text({{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"PMIX_RANK", "5"}}),
+  EXPECT_EQ(text({{"OMPI_COMM_WORLD_RANK", "3"},
+                  {"OMPI_COMM_WORLD_SIZE", "8"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                  {"SLURM_PROCID", "0"},
+                  {"SLURM_STEP_NUM_TASKS", "2"},
+                  {"PMIX_RANK", "3"}}),
+            "Open MPI: rank 3 of 8, local rank 1 of 4 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, "
+            "OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE)");
+  EXPECT_EQ(text({{"PALS_RANKID", "9"},
+                  {"PALS_LOCAL_RANKID", "1"},
+                  {"PMI_RANK", "9"},
+                  {"PMI_SIZE", "16"},
+                  {"PMI_LOCAL_SIZE", "8"}}),
+            "PALS: rank 9 of 16, local rank 1 of 8 (PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, "
+            "PMI_LOCAL_SIZE)");
+  EXPECT_EQ(text({{"SLURM_PROCID", "5"},
+                  {"SLURM_STEP_NUM_TASKS", "8"},
+                  {"SLURM_LOCALID", "1"},
+                  {"PMIX_RANK", "5"}}),
             "Slurm: rank 5 of 8, local rank 1 (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID)");
   // Hydra's daemons are started by srun: SLURM_PROCID numbers them, not the ranks.
-  EXPECT_EQ(text({{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}),
-            "MPICH: rank 5 of 8, local rank 1 of 4 (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS)");
-  EXPECT_THAT(text({{"I_MPI_MPIRUN", "mpirun"}, {"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}}),
+  EXPECT_EQ(text({{"PMI_RANK", "5"},
+                  {"PMI_SIZE", "8"},
+                  {"MPI_LOCALRANKID", "1"},
+                  {"MPI_LOCALNRANKS", "4"},
+                  {"SLURM_PROCID", "1"},
+                  {"SLURM_STEP_NUM_TASKS", "2"}}),
+            "MPICH: rank 5 of 8, local rank 1 of 4 (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, "
+            "MPI_LOCALNRANKS)");
+  EXPECT_THAT(text({{"I_MPI_MPIRUN", "mpirun"},
+                    {"PMI_RANK", "5"},
+                    {"PMI_SIZE", "8"},
+                    {"MPI_LOCALRANKID", "1"},
+                    {"MPI_LOCALNRANKS", "4"}}),
               HasSubstr("Intel MPI: rank 5 of 8, local rank 1 of 4"));
   EXPECT_EQ(text({{"PMIX_RANK", "2"}}), "PMIx: rank 2 (PMIX_RANK)");
   EXPECT_EQ(text({{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}), "PMI: rank 2 of 4 (PMI_RANK, PMI_SIZE)");
-  EXPECT_EQ(read_launch(from({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}})).launcher, "") << "a batch script's own shell";
+  EXPECT_EQ(read_launch(from({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}})).launcher, "")
+      << "a batch script's own shell";
 }
 
 // ---- what schedulers write on a bad day ----
 
 TEST(JobTimes, EdgesOfTheForms) {
-  for (const char* zero : {"0", "0:00", "00:00:00", "0-00:00:00"}) EXPECT_EQ(parse_slurm_time(zero), 0) << zero;
+  for (const char* zero : {"0", "0:00", "00:00:00", "0-00:00:00"})
+    EXPECT_EQ(parse_slurm_time(zero), 0) << zero;
   EXPECT_EQ(parse_slurm_time("365-00:00:00"), 31536000);
   EXPECT_EQ(parse_slurm_time("  1:00 \r\n"), 60);
   EXPECT_EQ(parse_pbs_time("9999:59:59"), 35999999);
-  for (const char* none : {"99999999999", "1:-5", ":", "1:", ":1", "1::2", "+5", "0x10", "1.5", "1 2", "1-2-3", "--1"}) {
+  for (const char* none : {"99999999999", "1:-5", ":", "1:", ":1", "1::2", "+5", "0x10", "1.5",
+                           "1 2", "1-2-3", "--1"}) {
     EXPECT_FALSE(parse_slurm_time(none)) << none;
     EXPECT_FALSE(parse_pbs_time(none)) << none;
   }
@@ -191,14 +236,18 @@ TEST(JobTimes, EdgesOfTheForms) {
 
 TEST(Slurm, AnEndTimeThatIsNoNumberIsAskedFor) {
   Oracle oracle{{true, 0, "10:00\n"}, {}};
-  const auto job = read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "Unknown"}}), oracle.ask(), 0);
+  const auto job =
+      read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "Unknown"}}), oracle.ask(), 0);
   EXPECT_EQ(job.seconds_left, 600);
   EXPECT_THAT(job.sources, testing::Contains("end: squeue -o %L"));
 }
 
 TEST(Slurm, AnEndThatIsOverIsNegative) {
   Oracle oracle;
-  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), oracle.ask(), 160).seconds_left, -60);
+  EXPECT_EQ(
+      read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), oracle.ask(), 160)
+          .seconds_left,
+      -60);
 }
 
 TEST(Slurm, RemarksOfACommandThatFails) {
@@ -206,7 +255,8 @@ TEST(Slurm, RemarksOfACommandThatFails) {
     Oracle oracle{std::move(answer), {}};
     return read_job(from({{"SLURM_JOB_ID", "7"}}), oracle.ask(), 0).remark;
   };
-  EXPECT_EQ(remark({true, 1, "slurm_load_jobs error: Invalid job id specified\n"}), "squeue says: slurm_load_jobs error: Invalid job id specified");
+  EXPECT_EQ(remark({true, 1, "slurm_load_jobs error: Invalid job id specified\n"}),
+            "squeue says: slurm_load_jobs error: Invalid job id specified");
   EXPECT_EQ(remark({true, 127, "sh: squeue: not found"}), "squeue gave no answer");
   EXPECT_EQ(remark({true, 0, ""}), "squeue says: ") << "a job that squeue has forgotten";
 }
@@ -220,14 +270,22 @@ TEST(Pbs, RestartsAndLimitsThatAreNotThere) {
   EXPECT_EQ(of("    run_count = 0\n").restarts, 0);
   EXPECT_EQ(of("    run_count = many\n").restarts, 0);
   EXPECT_EQ(of("").remark, "qstat -f names no walltime");
-  EXPECT_FALSE(of("    Resource_List.walltime = 01:00:00\n").seconds_left) << "neither started nor used: nobody knows";
-  EXPECT_EQ(of("    Resource_List.walltime = 01:00:00\n    stime = yesterday\n    resources_used.walltime = 00:20:00\n").seconds_left, 2400);
-  EXPECT_EQ(of("    stime = Sat Nov 21 16:00:00 2026\n    Resource_List.walltime = 01:00:00").seconds_left, -120) << "no newline at the end";
+  EXPECT_FALSE(of("    Resource_List.walltime = 01:00:00\n").seconds_left)
+      << "neither started nor used: nobody knows";
+  EXPECT_EQ(of("    Resource_List.walltime = 01:00:00\n    stime = yesterday\n    "
+               "resources_used.walltime = 00:20:00\n")
+                .seconds_left,
+            2400);
+  EXPECT_EQ(of("    stime = Sat Nov 21 16:00:00 2026\n    Resource_List.walltime = 01:00:00")
+                .seconds_left,
+            -120)
+      << "no newline at the end";
 }
 
 TEST(Pbs, ASilentQstatLeavesTheRest) {
   Oracle silent{{false, 0, ""}, {}};
-  const auto job = read_job(from({{"PBS_JOBID", "12.n1"}, {"PBS_NODEFILE", "/nonexistent/nodes"}}), silent.ask(), 0);
+  const auto job = read_job(from({{"PBS_JOBID", "12.n1"}, {"PBS_NODEFILE", "/nonexistent/nodes"}}),
+                            silent.ask(), 0);
   EXPECT_EQ(job.remark, "qstat gave no answer");
   EXPECT_EQ(job.nodes, 0);
   EXPECT_EQ(describe(job), "pbs 12.n1, first start");
@@ -250,7 +308,8 @@ TEST(Launch, NumbersThatAreNoneDoNotCount) {
   EXPECT_TRUE(speaks_for_job(from({{"PMIX_RANK", "0"}})));
   EXPECT_FALSE(speaks_for_job(from({{"PMIX_RANK", "3"}})));
   EXPECT_EQ(read_launch(from({{"PMI_RANK", "first"}, {"PMI_SIZE", "4"}})).launcher, "");
-  const auto facts = read_launch(from({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "many"}}));
+  const auto facts =
+      read_launch(from({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "many"}}));
   EXPECT_EQ(facts.rank, 2);
   EXPECT_EQ(facts.size, 0);
   EXPECT_EQ(facts.local_rank, -1);

@@ -1,4 +1,5 @@
-// Nodes that are made up as folders: /proc and /sys/fs/cgroup of version 1, of version 2, of both, in containers.
+// Nodes that are made up as folders: /proc and /sys/fs/cgroup of version 1, of version 2, of both,
+// in containers.
 #include "trireme/job/node_limits.hpp"
 
 #include <gmock/gmock.h>
@@ -24,7 +25,9 @@ class NodeLimits : public testing::Test {
   NodeLimits() {
     std::string name = std::filesystem::temp_directory_path() / "trireme-node-XXXXXX";
     root = mkdtemp(name.data());
-    write("proc/meminfo", "MemTotal: 268435456 kB\nMemFree: 2097152 kB\nMemAvailable: 134217728 kB\nBuffers: 10 kB\n");  // 128 GiB
+    write("proc/meminfo",
+          "MemTotal: 268435456 kB\nMemFree: 2097152 kB\nMemAvailable: 134217728 kB\nBuffers: 10 "
+          "kB\n");  // 128 GiB
     write("sys/devices/system/cpu/online", "0-63\n");
   }
   ~NodeLimits() override { std::filesystem::remove_all(root); }
@@ -35,14 +38,17 @@ class NodeLimits : public testing::Test {
   }
   void version_2(const std::string& path, const std::string& mounted = "/") const {
     write("proc/self/cgroup", "0::" + path + "\n");
-    write("proc/self/mountinfo", "22 1 0:20 / / rw - ext4 /dev/root rw\n30 23 0:26 " + mounted +
-                                     " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
+    write("proc/self/mountinfo",
+          "22 1 0:20 / / rw - ext4 /dev/root rw\n30 23 0:26 " + mounted +
+              " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
   void version_1(const std::string& path) const {
-    write("proc/self/cgroup", "12:cpuset:" + path + "\n9:cpu,cpuacct:" + path + "\n4:memory:" + path + "\n0::/\n");
-    write("proc/self/mountinfo", "31 30 0:27 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n"
-                                 "32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-                                 "33 30 0:29 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n");
+    write("proc/self/cgroup",
+          "12:cpuset:" + path + "\n9:cpu,cpuacct:" + path + "\n4:memory:" + path + "\n0::/\n");
+    write("proc/self/mountinfo",
+          "31 30 0:27 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n"
+          "32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+          "33 30 0:29 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n");
   }
 
   std::filesystem::path root;
@@ -64,7 +70,9 @@ TEST_F(NodeLimits, Version2CapsAtTheTightestOfNestedGroups) {
   write("sys/fs/cgroup/slurm/job_5/step_0/memory.current", text(5 * GiB));
   write("sys/fs/cgroup/slurm/job_5/memory.max", text(16 * GiB) + "\n");
   write("sys/fs/cgroup/slurm/job_5/memory.current", text(10 * GiB));
-  write("sys/fs/cgroup/slurm/job_5/memory.stat", text("anon ", 7 * GiB, "\nfile ", 9 * GiB, "\ninactive_file ", 2 * GiB, "\nactive_file ", GiB, "\n"));
+  write("sys/fs/cgroup/slurm/job_5/memory.stat",
+        text("anon ", 7 * GiB, "\nfile ", 9 * GiB, "\ninactive_file ", 2 * GiB, "\nactive_file ",
+             GiB, "\n"));
   write("sys/fs/cgroup/slurm/memory.max", text(100 * GiB));
   write("sys/fs/cgroup/slurm/memory.current", text(20 * GiB));
   const auto memory = available_memory(root);
@@ -94,7 +102,8 @@ TEST_F(NodeLimits, Version1WithItsNumberForNoLimit) {
   EXPECT_EQ(available_memory(root).bytes, 128 * GiB);
   write("sys/fs/cgroup/memory/slurm/uid_7/memory.limit_in_bytes", text(8 * GiB));
   write("sys/fs/cgroup/memory/slurm/uid_7/memory.usage_in_bytes", text(6 * GiB));
-  write("sys/fs/cgroup/memory/slurm/uid_7/memory.stat", text("inactive_file 1\ntotal_inactive_file ", GiB, "\ntotal_active_file 0\n"));
+  write("sys/fs/cgroup/memory/slurm/uid_7/memory.stat",
+        text("inactive_file 1\ntotal_inactive_file ", GiB, "\ntotal_active_file 0\n"));
   EXPECT_EQ(available_memory(root).bytes, 3 * GiB);
 }
 
@@ -137,7 +146,8 @@ TEST_F(NodeLimits, TheJobsProcessorsAreThoseOfTheOutermostGroupThatHasFewer) {
   write("sys/fs/cgroup/slurm/cpuset.cpus.effective", "0-63\n");
   write("sys/fs/cgroup/slurm/job_5/cpuset.cpus.effective", "8-15\n");
   write("sys/fs/cgroup/slurm/job_5/step_0/task_3/cpuset.cpus.effective", "8\n");
-  EXPECT_THAT(cpus_of_job(root), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15)) << "not the one of a task";
+  EXPECT_THAT(cpus_of_job(root), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15))
+      << "not the one of a task";
   version_1("/job");
   write("sys/fs/cgroup/cpuset/job/cpuset.cpus", "0-3\n");
   EXPECT_THAT(cpus_of_job(root), ElementsAre(0, 1, 2, 3));

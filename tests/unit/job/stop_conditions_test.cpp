@@ -20,7 +20,8 @@ TEST(StopConditions, TheFirstThatHasAReasonCountsAndNoneBehindItIsAsked) {
   EXPECT_EQ(conditions.ask(), StopReason::stop_file);
   first = StopReason::save_and_go_on;
   asked.clear();
-  EXPECT_EQ(conditions.ask(), StopReason::save_and_go_on) << "the order says what is urgent, not the reason";
+  EXPECT_EQ(conditions.ask(), StopReason::save_and_go_on)
+      << "the order says what is urgent, not the reason";
   EXPECT_EQ(asked, "1");
 }
 

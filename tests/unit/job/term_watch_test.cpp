@@ -5,7 +5,8 @@
 namespace trireme::job {
 namespace {
 
-TermAction of(double since, double grace, std::optional<double> to_commit, bool saving = false, bool leads = true) {
+TermAction of(double since, double grace, std::optional<double> to_commit, bool saving = false,
+              bool leads = true) {
   return on_term({since, grace, to_commit, saving, leads});
 }
 

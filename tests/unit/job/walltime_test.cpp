@@ -51,7 +51,8 @@ TEST(Walltime, EvaluationsCountWhereTheyComeNext) {
   Walltime walltime(10000.0, 10);
   walltime.phase_took(100);
   walltime.save_took(0);
-  EXPECT_DOUBLE_EQ(walltime.needed({.evaluates = true}), 1.3 * 200 + 10) << "not known yet: as long as an iteration";
+  EXPECT_DOUBLE_EQ(walltime.needed({.evaluates = true}), 1.3 * 200 + 10)
+      << "not known yet: as long as an iteration";
   walltime.phase_took(400, 300);
   EXPECT_DOUBLE_EQ(walltime.needed(), 1.3 * 100 + 10);
   EXPECT_DOUBLE_EQ(walltime.needed({.evaluates = true}), 1.3 * 400 + 10);
@@ -89,7 +90,8 @@ TEST(WalltimeLimit, TheNearerOneCounts) {
 
 TEST(Process, FieldsBehindANameOfAnySort) {
   const auto file = std::filesystem::temp_directory_path() / base::text("trireme-stat-", getpid());
-  std::ofstream(file) << "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 200 0 0 31 32 0 0 20 0 3 0 987654 100000 500\n";
+  std::ofstream(file) << "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 200 0 0 31 32 0 0 20 0 3 0 "
+                         "987654 100000 500\n";
   EXPECT_EQ(stat_field(file, stat_user_ticks), 31);
   EXPECT_EQ(stat_field(file, stat_system_ticks), 32);
   EXPECT_EQ(stat_field(file, stat_start_ticks), 987654);

@@ -1,5 +1,5 @@
-// The draws that devices make (draw_functors.hpp), by one thread and by four, of whole rows and of three ranks' slices, against the host's
-// (sampling.hpp).
+// The draws that devices make (draw_functors.hpp), by one thread and by four, of whole rows and of
+// three ranks' slices, against the host's (sampling.hpp).
 #include "kernels/draw_functors.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,9 @@ namespace {
 
 template <class T>
 void compare(bool one_thread) {
-  const auto run = [&](int64_t teams, const auto& functor) { one_thread ? by_one(teams, functor) : by_four(teams, functor); };
+  const auto run = [&](int64_t teams, const auto& functor) {
+    one_thread ? by_one(teams, functor) : by_four(teams, functor);
+  };
   for (const int64_t ids : {5, 331, 4096, 9001}) {
     for (const int ranks : {1, 3}) {
       for (const bool forbid : {false, true}) {

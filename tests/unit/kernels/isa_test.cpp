@@ -1,5 +1,6 @@
-// Every vector kernel that fuses nothing, on every instruction set, against the portable code: the same bits, whatever the values and
-// lengths. Their values are compared with double elsewhere (log_sum_exp_test, sampling_edges_test, rows_test, adamw_in_double_test).
+// Every vector kernel that fuses nothing, on every instruction set, against the portable code: the
+// same bits, whatever the values and lengths. Their values are compared with double elsewhere
+// (log_sum_exp_test, sampling_edges_test, rows_test, adamw_in_double_test).
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -23,7 +24,8 @@ constexpr int64_t longest_shard = 150;  // beyond two words of the optimizer's b
 // Ordinary values with an infinity, a NaN, zeros and a subnormal number among them.
 std::vector<float> odd_values(uint64_t stream, int64_t count) {
   std::vector<float> out = normals(stream, count, 3);
-  const float specials[] = {-std::numeric_limits<float>::infinity(), 0.f, -0.f, 1e-41f, 1e30f, -1e30f};
+  const float specials[] = {
+      -std::numeric_limits<float>::infinity(), 0.f, -0.f, 1e-41f, 1e30f, -1e30f};
   for (size_t i = 0; i < out.size(); i += 7) out[i] = specials[i / 7 % std::size(specials)];
   return out;
 }
@@ -65,9 +67,13 @@ void expect_same_bits(const Run& run) {
 template <class T>
 std::vector<T> as(const std::vector<float>& values);
 template <>
-std::vector<float> as(const std::vector<float>& values) { return values; }
+std::vector<float> as(const std::vector<float>& values) {
+  return values;
+}
 template <>
-std::vector<uint16_t> as(const std::vector<float>& values) { return to_bf16(values); }
+std::vector<uint16_t> as(const std::vector<float>& values) {
+  return to_bf16(values);
+}
 
 template <class T>
 class SameBits : public testing::Test {};
@@ -89,7 +95,11 @@ TYPED_TEST(SameBits, LogSumExpAndItsGradient) {
           out.add(row.weighted);
         }
         for (const float of_entropy : {0.f, 0.2f}) {
-          softmax_gradient({.scale = 0.7f, .log_sum_exp = plain.log_sum_exp(), .entropy = 1.5f, .grad_log_prob = -0.3f, .grad_entropy = of_entropy},
+          softmax_gradient({.scale = 0.7f,
+                            .log_sum_exp = plain.log_sum_exp(),
+                            .entropy = 1.5f,
+                            .grad_log_prob = -0.3f,
+                            .grad_entropy = of_entropy},
                            logits.data(), n);
           out.add(logits);
         }
@@ -102,12 +112,14 @@ TYPED_TEST(SameBits, Draws) {
   expect_same_bits([](Bytes& out) {
     for (const int64_t n : {1, 16, 31, 1000, 5000}) {
       const auto logits = as<TypeParam>(normals(3, n, 2));
-      const LogitsRow row{sizeof(TypeParam) == 4 ? ElementType::f32 : ElementType::bf16, logits.data(), n};
+      const LogitsRow row{sizeof(TypeParam) == 4 ? ElementType::f32 : ElementType::bf16,
+                          logits.data(), n};
       out.add(argmax(row));
       std::vector<LogSumExp> after;
       accumulate(row, 1.1f, after);
       for (const float uniform : {0.f, 0.1f, 0.5f, 0.93f, 0.999f}) {
-        out.add(choose_index(row, 1.1f, after, choose_slice({&after.back(), 1}, after.back(), uniform).target));
+        out.add(choose_index(row, 1.1f, after,
+                             choose_slice({&after.back(), 1}, after.back(), uniform).target));
       }
       std::vector<Candidate> candidates;
       collect_candidates(row, 100, 1.1f, 0.5f, candidates);
@@ -139,18 +151,24 @@ TEST(SameBitsOfTheOptimizer, Update) {
   expect_same_bits([](Bytes& out) {
     for (int64_t n = 1; n <= longest_shard; ++n) {
       for (const bool as_bf16 : {true, false}) {
-        std::vector<float> master = normals(7, n), moment1 = normals(8, n, 0.1f), moment2 = normals(9, n), compute = master;
+        std::vector<float> master = normals(7, n), moment1 = normals(8, n, 0.1f),
+                           moment2 = normals(9, n), compute = master;
         for (float& v : moment2) v *= v;
         std::vector<float> gradient = odd_values(10, n);
         gradient[static_cast<size_t>(n / 2)] = std::numeric_limits<float>::quiet_NaN();
         auto bf16 = to_bf16(master);
         std::vector<uint64_t> changed(static_cast<size_t>((n + 63) / 64), ~uint64_t{0});
-        AdamWShard shard{.master = master.data(), .moment1 = moment1.data(), .moment2 = moment2.data(), .gradient = gradient.data(),
-                         .changed = changed.data(), .elements = n};
+        AdamWShard shard{.master = master.data(),
+                         .moment1 = moment1.data(),
+                         .moment2 = moment2.data(),
+                         .gradient = gradient.data(),
+                         .changed = changed.data(),
+                         .elements = n};
         shard.compute_bf16 = as_bf16 ? bf16.data() : nullptr;
         shard.compute_fp32 = as_bf16 ? nullptr : compute.data();
-        out.add(lane_kernels().shard.adamw(shard, AdamWFactors({.lr = 1e-3, .weight_decay = 0.1, .clip_factor = 0.5, .step = 3}), 0,
-                                           static_cast<int64_t>(changed.size())));
+        out.add(lane_kernels().shard.adamw(
+            shard, AdamWFactors({.lr = 1e-3, .weight_decay = 0.1, .clip_factor = 0.5, .step = 3}),
+            0, static_cast<int64_t>(changed.size())));
         for (const auto* column : {&master, &moment1, &moment2, &compute}) out.add(*column);
         out.add(bf16);
         out.add(changed);

@@ -22,14 +22,17 @@ struct Logits {
 };
 
 std::vector<Logits> rows() {
-  std::vector<Logits> out{{"narrow", normals(1, longest, 1)}, {"wide", normals(2, longest, 30)}, {"equal", std::vector<float>(longest, 2.5f)}};
+  std::vector<Logits> out{{"narrow", normals(1, longest, 1)},
+                          {"wide", normals(2, longest, 30)},
+                          {"equal", std::vector<float>(longest, 2.5f)}};
   out.push_back({"high", normals(3, longest, 2)});
   for (float& x : out.back().values) x += 1e4f;
   out.push_back({"low", normals(4, longest, 2)});
   for (float& x : out.back().values) x -= 1e4f;
   out.push_back({"rising", {}});
   for (int64_t i = 0; i < longest; ++i) out.back().values.push_back(0.7f * static_cast<float>(i));
-  out.push_back({"falling", std::vector<float>(out.back().values.rbegin(), out.back().values.rend())});
+  out.push_back(
+      {"falling", std::vector<float>(out.back().values.rbegin(), out.back().values.rend())});
   out.push_back({"one above all", normals(5, longest, 1)});
   out.back().values[0] = 1e4f;
   out.push_back({"masked here and there", normals(6, longest, 2)});
@@ -45,7 +48,8 @@ struct Exact {
 // z as the kernel sees it: the product rounded to fp32.
 std::vector<double> scaled(const std::vector<float>& logits, int64_t count, float scale) {
   std::vector<double> z;
-  for (int64_t i = 0; i < count; ++i) z.push_back(static_cast<double>(logits[static_cast<size_t>(i)] * scale));
+  for (int64_t i = 0; i < count; ++i)
+    z.push_back(static_cast<double>(logits[static_cast<size_t>(i)] * scale));
   return z;
 }
 Exact exact(const std::vector<double>& z) {
@@ -60,12 +64,16 @@ Exact exact(const std::vector<double>& z) {
 }
 
 template <class T>
-LogSumExp run(const std::vector<T>& logits, int64_t count, float scale, int64_t chunk, bool with_entropy) {
+LogSumExp run(const std::vector<T>& logits, int64_t count, float scale, int64_t chunk,
+              bool with_entropy) {
   LogSumExp row;
   for (int64_t first = 0; first < count; first += chunk) {
-    const std::vector<T> alone(logits.begin() + first, logits.begin() + std::min(first + chunk, count));  // no slack behind it
+    const std::vector<T> alone(
+        logits.begin() + first,
+        logits.begin() + std::min(first + chunk, count));  // no slack behind it
     const auto n = static_cast<int64_t>(alone.size());
-    with_entropy ? update_with_entropy(row, alone.data(), n, scale) : update(row, alone.data(), n, scale);
+    with_entropy ? update_with_entropy(row, alone.data(), n, scale)
+                 : update(row, alone.data(), n, scale);
   }
   return row;
 }
@@ -77,13 +85,16 @@ void check(const Logits& row, const std::vector<T>& stored, const std::vector<fl
       const Exact want = exact(scaled(values, count, scale));
       for (const int64_t chunk : {1, 7, 16, 17, 40}) {
         const LogSumExp got = run(stored, count, scale, chunk, true);
-        const std::string where = std::string(row.name) + ", " + std::to_string(count) + " in chunks of " + std::to_string(chunk);
-        EXPECT_EQ(got.log_sum_exp(), run(stored, count, scale, chunk, false).log_sum_exp()) << where;
+        const std::string where = std::string(row.name) + ", " + std::to_string(count) +
+                                  " in chunks of " + std::to_string(chunk);
+        EXPECT_EQ(got.log_sum_exp(), run(stored, count, scale, chunk, false).log_sum_exp())
+            << where;
         if (std::isinf(want.log_sum_exp)) {
           EXPECT_EQ(static_cast<double>(got.log_sum_exp()), want.log_sum_exp) << where;
           continue;
         }
-        EXPECT_NEAR(got.log_sum_exp(), want.log_sum_exp, 1e-6 + 6e-8 * std::abs(want.log_sum_exp)) << where;
+        EXPECT_NEAR(got.log_sum_exp(), want.log_sum_exp, 1e-6 + 6e-8 * std::abs(want.log_sum_exp))
+            << where;
         EXPECT_NEAR(got.entropy(), want.entropy, 3e-6) << where;
       }
     }
@@ -106,8 +117,10 @@ TEST(LogSumExp, ANanAnywhereIsNotHidden) {
       std::vector<float> logits = normals(8, longest, 2);
       logits[static_cast<size_t>(at)] = std::numeric_limits<float>::quiet_NaN();
       for (const int64_t chunk : {5, 16, 40}) {
-        EXPECT_TRUE(std::isnan(run(logits, count, 1, chunk, false).log_sum_exp())) << at << " of " << count;
-        EXPECT_TRUE(std::isnan(run(logits, count, 1, chunk, true).entropy())) << at << " of " << count;
+        EXPECT_TRUE(std::isnan(run(logits, count, 1, chunk, false).log_sum_exp()))
+            << at << " of " << count;
+        EXPECT_TRUE(std::isnan(run(logits, count, 1, chunk, true).entropy()))
+            << at << " of " << count;
       }
     }
   }
@@ -137,19 +150,23 @@ double slope(std::vector<double> x, size_t i, double scale, double g, double h) 
 }
 
 template <class T>
-void check_gradient(const std::vector<T>& stored, const std::vector<float>& values, int64_t count, float grad_entropy,
-                    double tolerance, const std::function<float(T)>& value_of) {
+void check_gradient(const std::vector<T>& stored, const std::vector<float>& values, int64_t count,
+                    float grad_entropy, double tolerance, const std::function<float(T)>& value_of) {
   const float scale = 0.8f, grad = -1.3f;
   const Exact row = exact(scaled(values, count, scale));
   std::vector<T> got(stored.begin(), stored.end());
-  const SoftmaxGradient gradient{scale, static_cast<float>(row.log_sum_exp), static_cast<float>(row.entropy), grad, grad_entropy};
+  const SoftmaxGradient gradient{scale, static_cast<float>(row.log_sum_exp),
+                                 static_cast<float>(row.entropy), grad, grad_entropy};
   kernels::softmax_gradient(gradient, got.data(), count);
   const std::vector<double> x(values.begin(), values.begin() + count);
   for (int64_t i = 0; i < count; ++i) {
-    const double want = slope(x, static_cast<size_t>(i), static_cast<double>(scale), static_cast<double>(grad), static_cast<double>(grad_entropy));
-    EXPECT_NEAR(value_of(got[static_cast<size_t>(i)]), want, 2e-6 + tolerance * std::abs(want)) << i << " of " << count;
+    const double want = slope(x, static_cast<size_t>(i), static_cast<double>(scale),
+                              static_cast<double>(grad), static_cast<double>(grad_entropy));
+    EXPECT_NEAR(value_of(got[static_cast<size_t>(i)]), want, 2e-6 + tolerance * std::abs(want))
+        << i << " of " << count;
   }
-  for (auto i = static_cast<size_t>(count); i < got.size(); ++i) EXPECT_EQ(got[i], stored[i]) << "wrote beyond the chunk";
+  for (auto i = static_cast<size_t>(count); i < got.size(); ++i)
+    EXPECT_EQ(got[i], stored[i]) << "wrote beyond the chunk";
 }
 
 TEST(SoftmaxGradient, IsTheSlopeOfLogProbAndEntropy) {

@@ -1,4 +1,5 @@
-// Row sums of generation in their order of additions, and library products that do not depend on the number of rows.
+// Row sums of generation in their order of additions, and library products that do not depend on
+// the number of rows.
 #include "torch/torch.hpp"
 
 #include "trireme/kernels/decode_rows.hpp"
@@ -27,7 +28,8 @@ TEST(DecodeRows, ResidualsAreAddedOnceAndRoundedOnce) {
     kernels::add_row(ElementType::bf16, bits.data(), bits_y.data(), n);
     for (size_t i = 0; i < count; ++i) {
       EXPECT_EQ(x[i], before[i] + y[i]);
-      EXPECT_EQ(bits[i], to_bf16(from_bf16(bits_before[i]) + from_bf16(bits_y[i]))) << i << " of " << n;
+      EXPECT_EQ(bits[i], to_bf16(from_bf16(bits_before[i]) + from_bf16(bits_y[i])))
+          << i << " of " << n;
     }
     EXPECT_EQ(x[count], before[count]);
     EXPECT_EQ(bits[count], bits_before[count]);
@@ -51,7 +53,8 @@ TEST(DecodeRows, PartialSumsAreAddedInOrderInFp32) {
           backward += partials[static_cast<size_t>((parts - 1 - r) * stride + i)];
         }
         EXPECT_EQ(f32[static_cast<size_t>(i)], forward) << parts << " parts, " << i << " of " << n;
-        EXPECT_EQ(bf16[static_cast<size_t>(i)], to_bf16(forward)) << parts << " parts, " << i << " of " << n;
+        EXPECT_EQ(bf16[static_cast<size_t>(i)], to_bf16(forward))
+            << parts << " parts, " << i << " of " << n;
         another_order_differs += forward != backward;
       }
       EXPECT_EQ(f32.back(), -7.f);
@@ -78,10 +81,14 @@ TEST_P(RowInvariant, AnyNumberOfRowsGivesTheSameBits) {
     const std::optional<at::Tensor> bias = with_bias ? std::optional(bias_) : std::nullopt;
     const at::Tensor all = kernels::linear(x_, weight_, bias);
     for (int64_t rows = 0; rows <= most; ++rows) {
-      EXPECT_TRUE(at::equal(kernels::linear(x_.narrow(0, 0, rows), weight_, bias), all.narrow(0, 0, rows))) << rows << " rows";
+      EXPECT_TRUE(
+          at::equal(kernels::linear(x_.narrow(0, 0, rows), weight_, bias), all.narrow(0, 0, rows)))
+          << rows << " rows";
     }
     for (int64_t row = 0; row < most; row += 7) {  // at another place of the batch
-      EXPECT_TRUE(at::equal(kernels::linear(x_.narrow(0, row, 1), weight_, bias), all.narrow(0, row, 1))) << "row " << row;
+      EXPECT_TRUE(
+          at::equal(kernels::linear(x_.narrow(0, row, 1), weight_, bias), all.narrow(0, row, 1)))
+          << "row " << row;
     }
   }
 }
@@ -90,8 +97,10 @@ TEST_P(RowInvariant, GradientsAreThoseWithoutPadding) {
   for (const int64_t rows : {1, 5, 31, 32}) {
     const auto gradients = [&](bool padded) {
       std::vector<at::Tensor> leaves;
-      for (const at::Tensor& t : {x_.narrow(0, 0, rows), weight_, bias_}) leaves.push_back(t.clone().set_requires_grad(true));
-      const at::Tensor y = padded ? kernels::linear(leaves[0], leaves[1], leaves[2]) : at::linear(leaves[0], leaves[1], leaves[2]);
+      for (const at::Tensor& t : {x_.narrow(0, 0, rows), weight_, bias_})
+        leaves.push_back(t.clone().set_requires_grad(true));
+      const at::Tensor y = padded ? kernels::linear(leaves[0], leaves[1], leaves[2])
+                                  : at::linear(leaves[0], leaves[1], leaves[2]);
       y.to(at::kFloat).pow(2).sum().backward();
       for (at::Tensor& t : leaves) t = t.grad().to(at::kDouble);
       return leaves;
@@ -100,7 +109,9 @@ TEST_P(RowInvariant, GradientsAreThoseWithoutPadding) {
     const double tolerance = GetParam() == at::kFloat ? 1e-5 : 2e-2;
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].sizes(), want[i].sizes());
-      EXPECT_LT((got[i] - want[i]).abs().max().item<double>(), tolerance * want[i].abs().max().item<double>()) << rows << " rows";
+      EXPECT_LT((got[i] - want[i]).abs().max().item<double>(),
+                tolerance * want[i].abs().max().item<double>())
+          << rows << " rows";
     }
   }
 }
@@ -119,7 +130,9 @@ TEST_P(RowInvariant, PaddingAppendsZeroRowsUpToTheLimitOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RowInvariant, testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& tested) { return tested.param == at::kFloat ? "fp32" : "bf16"; });
+                         [](const auto& tested) {
+                           return tested.param == at::kFloat ? "fp32" : "bf16";
+                         });
 
 }  // namespace
 }  // namespace trireme::test

@@ -1,5 +1,6 @@
-// Draws at the edges: ties, masked logits, uniform numbers at the ends of their range, bf16 rows, and frequencies.
-// tests/unit/generate/sampling_test.cpp compares draws with the distribution function in double.
+// Draws at the edges: ties, masked logits, uniform numbers at the ends of their range, bf16 rows,
+// and frequencies. tests/unit/generate/sampling_test.cpp compares draws with the distribution
+// function in double.
 #include "trireme/kernels/sampling.hpp"
 
 #include <gtest/gtest.h>
@@ -19,8 +20,12 @@ using namespace kernels;
 
 constexpr float largest_uniform = 0x0.ffffffp0f;  // 1 - 2^-24
 
-LogitsRow row_of(const std::vector<float>& x) { return {ElementType::f32, x.data(), static_cast<int64_t>(x.size())}; }
-LogitsRow row_of(const std::vector<uint16_t>& x) { return {ElementType::bf16, x.data(), static_cast<int64_t>(x.size())}; }
+LogitsRow row_of(const std::vector<float>& x) {
+  return {ElementType::f32, x.data(), static_cast<int64_t>(x.size())};
+}
+LogitsRow row_of(const std::vector<uint16_t>& x) {
+  return {ElementType::bf16, x.data(), static_cast<int64_t>(x.size())};
+}
 
 LogSumExp total_of(const LogitsRow& row, float scale = 1) {
   std::vector<LogSumExp> after;
@@ -60,10 +65,13 @@ void expect_frequencies(const std::map<int64_t, double>& probabilities, const Dr
   EXPECT_LT(statistic, chi_square_limit(static_cast<double>(probabilities.size()) - 1));
 }
 
-std::map<int64_t, double> softmax(const std::vector<float>& logits, float scale, const std::vector<int64_t>& ids) {
+std::map<int64_t, double> softmax(const std::vector<float>& logits, float scale,
+                                  const std::vector<int64_t>& ids) {
   std::map<int64_t, double> out;
   double sum = 0;
-  for (const int64_t id : ids) sum += out[id] = std::exp(static_cast<double>(scale) * static_cast<double>(logits[static_cast<size_t>(id)]));
+  for (const int64_t id : ids)
+    sum += out[id] =
+        std::exp(static_cast<double>(scale) * static_cast<double>(logits[static_cast<size_t>(id)]));
   for (auto& [id, p] : out) p /= sum;
   return out;
 }
@@ -71,7 +79,9 @@ std::map<int64_t, double> softmax(const std::vector<float>& logits, float scale,
 std::vector<int64_t> best_ids(const std::vector<float>& logits, size_t k) {
   std::vector<int64_t> ids(logits.size());
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
-  std::stable_sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+  std::stable_sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
   ids.resize(k);
   return ids;
 }
@@ -79,7 +89,8 @@ std::vector<int64_t> best_ids(const std::vector<float>& logits, size_t k) {
 TEST(SamplingFrequencies, PlainDrawsFollowTheSoftmax) {
   const auto logits = normals(1, 40, 1);
   for (const float scale : {1.f, 0.5f, 1.4f}) {
-    expect_frequencies(softmax(logits, scale, best_ids(logits, 40)), [&](float u) { return draw(row_of(logits), scale, u); });
+    expect_frequencies(softmax(logits, scale, best_ids(logits, 40)),
+                       [&](float u) { return draw(row_of(logits), scale, u); });
   }
 }
 
@@ -87,7 +98,9 @@ TEST(SamplingFrequencies, TruncatedDrawsFollowTheRenormalisedSoftmax) {
   const auto logits = normals(2, 200, 1);
   const auto all = candidates_of(row_of(logits));
   const LogSumExp total = total_of(row_of(logits));
-  expect_frequencies(softmax(logits, 1, best_ids(logits, 25)), [&](float u) { return draw_truncated(all, {1, 25}, total, u).id; });
+  expect_frequencies(softmax(logits, 1, best_ids(logits, 25)), [&](float u) {
+    return draw_truncated(all, {1, 25}, total, u).id;
+  });
 }
 
 TEST(SamplingTies, TheLowestIdsAreKept) {
@@ -97,13 +110,20 @@ TEST(SamplingTies, TheLowestIdsAreKept) {
     int32_t count;
   };
   // 0.25 of ten ids of 0.1 each takes three of them, 0.2 exactly two.
-  for (const Kept& kept : std::initializer_list<Kept>{
-           {{1, 3}, 3}, {{0.25, 0}, 3}, {{0.2, 0}, 2}, {{0.01, 0}, 1}, {{0.5, 4}, 2}, {{1, 10}, 10}, {{0.95, 40}, 10}}) {
+  for (const Kept& kept : std::initializer_list<Kept>{{{1, 3}, 3},
+                                                      {{0.25, 0}, 3},
+                                                      {{0.2, 0}, 2},
+                                                      {{0.01, 0}, 1},
+                                                      {{0.5, 4}, 2},
+                                                      {{1, 10}, 10},
+                                                      {{0.95, 40}, 10}}) {
     auto candidates = candidates_of(row_of(equal));
     std::reverse(candidates.begin(), candidates.end());
     for (const float u : {0.f, 0.3f, 0.5f, 0.7f, largest_uniform}) {
-      const TruncatedDraw d = draw_truncated(candidates, kept.truncation, total_of(row_of(equal)), u);
-      EXPECT_EQ(d.id, static_cast<int32_t>(kept.count * static_cast<double>(u))) << kept.truncation.top_p << " " << kept.truncation.top_k;
+      const TruncatedDraw d =
+          draw_truncated(candidates, kept.truncation, total_of(row_of(equal)), u);
+      EXPECT_EQ(d.id, static_cast<int32_t>(kept.count * static_cast<double>(u)))
+          << kept.truncation.top_p << " " << kept.truncation.top_k;
       EXPECT_NEAR(d.log_prob, -std::log(kept.count), 1e-6);
       EXPECT_EQ(d.z, 0.25f);
     }
@@ -140,11 +160,13 @@ TEST(SamplingEdges, UniformNumbersAtTheEndsGiveTheFirstAndTheLastIdWithProbabili
 TEST(SamplingEdges, AnIntervalHasItsLowerEnd) {
   for (const uint32_t n : {2u, 4u, 16u, 64u, 8192u}) {  // 8192: the bound between two chunks
     const std::vector<float> equal(n, -1.f);
-    for (const uint32_t id : {0u, n / 4, n / 2, n - 1}) EXPECT_EQ(draw(row_of(equal), 1, static_cast<float>(id) / static_cast<float>(n)), id);
+    for (const uint32_t id : {0u, n / 4, n / 2, n - 1})
+      EXPECT_EQ(draw(row_of(equal), 1, static_cast<float>(id) / static_cast<float>(n)), id);
   }
 }
 
-// The sum that uniform numbers are measured with is rounded otherwise than the one that is walked along.
+// The sum that uniform numbers are measured with is rounded otherwise than the one that is walked
+// along.
 TEST(SamplingEdges, RoundingAtTheEndGivesNoMaskedId) {
   for (uint64_t stream = 100; stream < 200; ++stream) {
     std::vector<float> logits = normals(stream, 1500);
@@ -186,13 +208,15 @@ TEST(SamplingEdges, Bf16RowsAreTheirValues) {
   EXPECT_EQ(total_of(row_of(bits), 0.7f).sum, total_of(row_of(values), 0.7f).sum);
   EXPECT_EQ(argmax(row_of(bits)), argmax(row_of(values)));
   EXPECT_EQ(candidates_of(row_of(bits)), candidates_of(row_of(values)));
-  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(draw(row_of(bits), 0.7f, uniform(i)), draw(row_of(values), 0.7f, uniform(i)));
+  for (uint32_t i = 0; i < 100; ++i)
+    EXPECT_EQ(draw(row_of(bits), 0.7f, uniform(i)), draw(row_of(values), 0.7f, uniform(i)));
 }
 
 TEST(SamplingEdges, CandidatesAreThoseAtOrAboveTheThreshold) {
   const auto logits = normals(6, 1000, 2);
   for (const int64_t count : {1, 15, 16, 17, 999}) {
-    const float threshold = logits[static_cast<size_t>(count) / 2] * 1.5f;  // one of the values itself
+    const float threshold =
+        logits[static_cast<size_t>(count) / 2] * 1.5f;  // one of the values itself
     std::vector<Candidate> got{{9.f, 9}}, want = got;
     collect_candidates({ElementType::f32, logits.data(), count}, 7000, 1.5f, threshold, got);
     for (int64_t i = 0; i < count; ++i) {
@@ -205,12 +229,15 @@ TEST(SamplingEdges, CandidatesAreThoseAtOrAboveTheThreshold) {
 
 TEST(SamplingEdges, SlicesWithoutProbabilityAreSkipped) {
   const std::vector<float> masked(20, -infinity), far(20, -500.f), real = normals(7, 20, 1);
-  const std::vector<LogSumExp> slices{total_of(row_of(masked)), total_of(row_of(far)), total_of(row_of(real)), total_of(row_of(far))};
+  const std::vector<LogSumExp> slices{total_of(row_of(masked)), total_of(row_of(far)),
+                                      total_of(row_of(real)), total_of(row_of(far))};
   const LogSumExp total = combine(slices);
   EXPECT_EQ(total.log_sum_exp(), slices[2].log_sum_exp());
-  for (const float u : {0.f, 0.5f, largest_uniform}) EXPECT_EQ(choose_slice(slices, total, u).slice, 2u);
+  for (const float u : {0.f, 0.5f, largest_uniform})
+    EXPECT_EQ(choose_slice(slices, total, u).slice, 2u);
   const std::vector<LogSumExp> halves{slices[2], slices[2]};
-  EXPECT_EQ(choose_slice(halves, combine(halves), 0.5f).slice, 1u) << "an interval has its lower end, not its upper";
+  EXPECT_EQ(choose_slice(halves, combine(halves), 0.5f).slice, 1u)
+      << "an interval has its lower end, not its upper";
   EXPECT_EQ(combine({&slices[2], 1}).sum, slices[2].sum) << "one slice comes back unchanged";
 }
 

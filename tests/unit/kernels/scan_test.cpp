@@ -13,7 +13,7 @@
 namespace trireme::kernels {
 void check_row_functors_by_exec();     // row_functors_test.cpp
 void check_paged_attention_by_exec();  // paged_attention_test.cpp
-}
+}  // namespace trireme::kernels
 
 namespace trireme::test {
 namespace {
@@ -32,25 +32,36 @@ struct Columns {
       values.push_back(number());
       rewards.push_back(number());
       mask.push_back(random() % 4 != 0);
-      if (mask.back() == 0) values.back() = rewards.back() = std::numeric_limits<float>::quiet_NaN();
+      if (mask.back() == 0)
+        values.back() = rewards.back() = std::numeric_limits<float>::quiet_NaN();
     }
   }
-  kernels::Ragged ragged() const { return {cu_seqlens.data(), static_cast<int64_t>(cu_seqlens.size()) - 1}; }
+  kernels::Ragged ragged() const {
+    return {cu_seqlens.data(), static_cast<int64_t>(cu_seqlens.size()) - 1};
+  }
 };
 
 void check_gae(const Columns& c, float gamma, float lambda) {
   std::vector<float> advantages(c.values.size()), returns(c.values.size()), sums(c.values.size());
-  kernels::gae(c.ragged(), c.values.data(), c.rewards.data(), c.mask.data(), gamma, lambda, advantages.data(), returns.data());
+  kernels::gae(c.ragged(), c.values.data(), c.rewards.data(), c.mask.data(), gamma, lambda,
+               advantages.data(), returns.data());
   kernels::discounted_returns(c.ragged(), c.rewards.data(), c.mask.data(), gamma, sums.data());
   for (size_t i = 0; i + 1 < c.cu_seqlens.size(); ++i) {
-    const auto begin = static_cast<size_t>(c.cu_seqlens[i]), end = static_cast<size_t>(c.cu_seqlens[i + 1]);
-    const auto v = [&](size_t t) { return t < end && c.mask[t] ? static_cast<double>(c.values[t]) : 0.0; };
-    const auto r = [&](size_t t) { return t < end && c.mask[t] ? static_cast<double>(c.rewards[t]) : 0.0; };
+    const auto begin = static_cast<size_t>(c.cu_seqlens[i]),
+               end = static_cast<size_t>(c.cu_seqlens[i + 1]);
+    const auto v = [&](size_t t) {
+      return t < end && c.mask[t] ? static_cast<double>(c.values[t]) : 0.0;
+    };
+    const auto r = [&](size_t t) {
+      return t < end && c.mask[t] ? static_cast<double>(c.rewards[t]) : 0.0;
+    };
     for (size_t t = begin; t < end; ++t) {
       double advantage = 0, sum = 0;
-      for (size_t k = t; k < end; ++k) {  // the sum of discounted deltas: the definition, not the recursion
+      for (size_t k = t; k < end;
+           ++k) {  // the sum of discounted deltas: the definition, not the recursion
         const double power = static_cast<double>(k - t);
-        advantage += std::pow(static_cast<double>(gamma) * lambda, power) * (r(k) + gamma * v(k + 1) - v(k));
+        advantage +=
+            std::pow(static_cast<double>(gamma) * lambda, power) * (r(k) + gamma * v(k + 1) - v(k));
         sum += std::pow(static_cast<double>(gamma), power) * r(k);
       }
       EXPECT_NEAR(advantages[t], advantage, 5e-6) << t;
@@ -61,7 +72,8 @@ void check_gae(const Columns& c, float gamma, float lambda) {
 }
 
 void check_moments(const Columns& c) {
-  const auto got = kernels::masked_moments(c.rewards.data(), c.mask.data(), static_cast<int64_t>(c.mask.size()), 0.5);
+  const auto got = kernels::masked_moments(c.rewards.data(), c.mask.data(),
+                                           static_cast<int64_t>(c.mask.size()), 0.5);
   double count = 0, sum = 0, squares = 0;
   for (size_t t = 0; t < c.mask.size(); ++t) {
     if (!c.mask[t]) continue;
@@ -75,7 +87,8 @@ void check_moments(const Columns& c) {
 }
 
 void check_all() {
-  const std::vector<std::vector<int64_t>> layouts{{}, {0}, {1}, {4, 0, 1, 7}, {0, 0, 30, 0}, {1, 1, 1, 1, 1}, {64, 3, 65}};
+  const std::vector<std::vector<int64_t>> layouts{
+      {}, {0}, {1}, {4, 0, 1, 7}, {0, 0, 30, 0}, {1, 1, 1, 1, 1}, {64, 3, 65}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     SCOPED_TRACE(i);
     const Columns c(layouts[i], static_cast<unsigned>(i));

@@ -1,4 +1,5 @@
-// Functors of kernels/exec.hpp run by one thread, and by four of the host that make a team as a block's threads do.
+// Functors of kernels/exec.hpp run by one thread, and by four of the host that make a team as a
+// block's threads do.
 #pragma once
 
 #include <barrier>

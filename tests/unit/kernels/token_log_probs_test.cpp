@@ -63,13 +63,16 @@ Outcome naive(const Problem& p, double temperature, bool with_entropy) {
 }
 
 Outcome chunked(const Problem& p, double temperature, Entropy entropy, int64_t chunk) {
-  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, temperature, entropy, chunk);
+  const auto got =
+      kernels::token_log_probs(p.hidden, p.weight, p.targets, temperature, entropy, chunk);
   Outcome out{got.log_probs, got.entropy, {}, {}};
   differentiate(p, out, entropy == Entropy::differentiable);
   return out;
 }
 
-double worst(const Tensor& a, const Tensor& b) { return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>(); }
+double worst(const Tensor& a, const Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
 
 class Head : public testing::TestWithParam<int64_t> {};  // chunk length
 
@@ -89,13 +92,15 @@ TEST_P(Head, EqualsLogSoftmaxInBf16) {
   const Problem p = problem(8, 32, 515, at::kBFloat16);
   const Outcome want = naive(p, 1.0, false);
   const Outcome got = chunked(p, 1.0, Entropy::value, GetParam());
-  EXPECT_LT(worst(got.log_probs, want.log_probs), 5e-6) << "same rounding of the logits, all else in fp32";
+  EXPECT_LT(worst(got.log_probs, want.log_probs), 5e-6)
+      << "same rounding of the logits, all else in fp32";
   EXPECT_LT(worst(got.entropy, want.entropy), 5e-6);
   EXPECT_FALSE(got.entropy.requires_grad());
   EXPECT_LT(worst(got.grad_hidden, want.grad_hidden), 0.05);
   EXPECT_LT(worst(got.grad_weight, want.grad_weight), 0.05);
 }
-// Hidden states in fp32, a weight in bf16: all of it as with the weight widened, whatever the chunk; logits are not rounded.
+// Hidden states in fp32, a weight in bf16: all of it as with the weight widened, whatever the
+// chunk; logits are not rounded.
 TEST_P(Head, WidensABf16Weight) {
   Problem p = problem(9, 24, 1003, at::kFloat), wide = problem(9, 24, 1003, at::kFloat);
   p.hidden = p.hidden.detach().to(at::kBFloat16).to(at::kFloat).set_requires_grad(true);
@@ -110,9 +115,11 @@ TEST_P(Head, WidensABf16Weight) {
   EXPECT_LT(worst(got.grad_weight, want.grad_weight.to(at::kBFloat16)), 0.02) << "rounded once";
   p.weight.set_grad_dtype(at::kFloat);
   p.weight.mutable_grad() = at::zeros({1003, 24}, at::kFloat);
-  const auto again = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::skip, GetParam());
+  const auto again =
+      kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::skip, GetParam());
   (again.log_probs * p.grad_log_probs).sum().backward();
-  EXPECT_LT(worst(p.weight.grad(), naive(wide, 0.7, false).grad_weight), 2e-5) << "and not at all into a gradient of its own";
+  EXPECT_LT(worst(p.weight.grad(), naive(wide, 0.7, false).grad_weight), 2e-5)
+      << "and not at all into a gradient of its own";
 }
 
 INSTANTIATE_TEST_SUITE_P(Chunks, Head, testing::Values(1, 16, 100, 512, 1003, 4096));
@@ -122,7 +129,8 @@ TEST(TokenLogProbs, DifferentiatesOnlyWhatIsAskedFor) {
   const Outcome want = naive(p, 1.0, false);
   const auto one = [&](Tensor& frozen, const Tensor& other, const Tensor& want_grad) {
     frozen.set_requires_grad(false);
-    const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 32);
+    const auto got =
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 32);
     EXPECT_FALSE(got.entropy.defined());
     (got.log_probs * p.grad_log_probs).sum().backward();
     EXPECT_FALSE(frozen.grad().defined());
@@ -133,7 +141,8 @@ TEST(TokenLogProbs, DifferentiatesOnlyWhatIsAskedFor) {
   one(p.weight, p.hidden, want.grad_hidden);
   one(p.hidden, p.weight, want.grad_weight);
   const at::NoGradGuard no_grad;
-  EXPECT_FALSE(kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip).log_probs.requires_grad());
+  EXPECT_FALSE(kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip)
+                   .log_probs.requires_grad());
 }
 
 TEST(TokenLogProbs, AccumulatesIntoFp32GradientsOfBf16Weights) {
@@ -143,20 +152,24 @@ TEST(TokenLogProbs, AccumulatesIntoFp32GradientsOfBf16Weights) {
   p.weight.set_grad_dtype(at::kFloat);
   p.weight.mutable_grad() = buffer;
   for (int pass = 0; pass < 2; ++pass) {
-    const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64);
+    const auto got =
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64);
     (got.log_probs * p.grad_log_probs).sum().backward();
   }
   EXPECT_EQ(p.weight.grad().data_ptr(), buffer.data_ptr());
-  EXPECT_TRUE(at::equal((buffer / 2).to(at::kBFloat16), once.grad_weight)) << "rounded before the sum, or not at all where bf16 is widened";
+  EXPECT_TRUE(at::equal((buffer / 2).to(at::kBFloat16), once.grad_weight))
+      << "rounded before the sum, or not at all where bf16 is widened";
 }
 
-// A leaf with a gradient of its own gets it chunk by chunk: nothing of the weight's size is made beside it.
+// A leaf with a gradient of its own gets it chunk by chunk: nothing of the weight's size is made
+// beside it.
 TEST(TokenLogProbs, MakesNoWholeGradientBesideOneThatIsThere) {
   const int64_t vocabulary = 5000, width = 64;
   const Problem p = problem(6, width, vocabulary, at::kBFloat16);
   p.weight.set_grad_dtype(at::kFloat);
   const auto backward = [&] {
-    const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 128);
+    const auto got =
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 128);
     return peak_tensor_bytes([&] { (got.log_probs * p.grad_log_probs).sum().backward(); });
   };
   const int64_t whole = vocabulary * width * 2;
@@ -165,14 +178,18 @@ TEST(TokenLogProbs, MakesNoWholeGradientBesideOneThatIsThere) {
   EXPECT_LT(backward(), whole / 4);
 }
 
-// Kept logits are those of a second product, bit for bit, however many chunks of them fit; the widened ones of a bf16 weight too.
+// Kept logits are those of a second product, bit for bit, however many chunks of them fit; the
+// widened ones of a bf16 weight too.
 TEST(TokenLogProbs, KeptLogitsChangeNoBit) {
   constexpr int64_t rows = 13, chunk = 128, vocabulary = 1003;
-  for (const auto& [of_hidden, of_weight] : {std::pair(at::kFloat, at::kFloat), std::pair(at::kBFloat16, at::kBFloat16), std::pair(at::kFloat, at::kBFloat16)}) {
+  for (const auto& [of_hidden, of_weight] :
+       {std::pair(at::kFloat, at::kFloat), std::pair(at::kBFloat16, at::kBFloat16),
+        std::pair(at::kFloat, at::kBFloat16)}) {
     Problem p = problem(rows, 32, vocabulary, of_weight);
     p.hidden = p.hidden.detach().to(of_hidden).set_requires_grad(true);
     const auto outcome = [&](int64_t bytes) {
-      const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::differentiable, chunk, bytes);
+      const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7,
+                                                Entropy::differentiable, chunk, bytes);
       Outcome out{got.log_probs, got.entropy, {}, {}};
       differentiate(p, out, true);
       return out;
@@ -189,10 +206,12 @@ TEST(TokenLogProbs, KeptLogitsChangeNoBit) {
   }
 }
 
-// Gradients are made in the place of kept logits; a second pass over the same graph multiplies again.
+// Gradients are made in the place of kept logits; a second pass over the same graph multiplies
+// again.
 TEST(TokenLogProbs, KeptLogitsAreTakenOnce) {
   const Problem p = problem(6, 16, 300, at::kFloat);
-  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64, int64_t{1} << 30);
+  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64,
+                                            int64_t{1} << 30);
   const Tensor loss = (got.log_probs * p.grad_log_probs).sum();
   loss.backward({}, true);
   const Tensor once = p.hidden.grad().clone();
@@ -201,7 +220,8 @@ TEST(TokenLogProbs, KeptLogitsAreTakenOnce) {
   EXPECT_TRUE(at::equal(p.hidden.grad(), once));
 }
 
-// What stays from the forward pass is within its bytes, nothing where nobody differentiates, and goes while gradients are made.
+// What stays from the forward pass is within its bytes, nothing where nobody differentiates, and
+// goes while gradients are made.
 TEST(TokenLogProbs, KeptLogitsStayWithinTheirBytes) {
   constexpr int64_t rows = 64, vocabulary = 5000, chunk = 100;
   constexpr int64_t all = rows * vocabulary * 4;
@@ -209,7 +229,10 @@ TEST(TokenLogProbs, KeptLogitsStayWithinTheirBytes) {
   kernels::TokenLogProbs out;
   const auto stays = [&](int64_t bytes) {
     out = {};
-    return remaining_tensor_bytes([&] { out = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, chunk, bytes); });
+    return remaining_tensor_bytes([&] {
+      out =
+          kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, chunk, bytes);
+    });
   };
   const int64_t without = stays(0);
   EXPECT_LT(without, all / 20);
@@ -250,9 +273,7 @@ TEST(TokenLogProbs, TargetOutsideTheVocabulary) {
   try {
     kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip);
     FAIL();
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), ExitCode::bad_data);
-  }
+  } catch (const UserError& error) { EXPECT_EQ(error.code(), ExitCode::bad_data); }
 }
 
 TEST(TokenLogProbs, DevicePathGivesTheSame) {

@@ -1,4 +1,5 @@
-// Random values, and bf16 by the definition of rounding to nearest even: which of two neighbours is nearer, in double.
+// Random values, and bf16 by the definition of rounding to nearest even: which of two neighbours is
+// nearer, in double.
 #pragma once
 
 #include <bit>
@@ -21,7 +22,9 @@ inline std::vector<float> normals(uint64_t stream, int64_t count, float width = 
   return out;
 }
 
-inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 // What an infinite value counts as when the finite neighbours are compared with it.
 inline double reach(uint16_t bits) {

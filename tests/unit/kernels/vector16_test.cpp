@@ -1,4 +1,5 @@
-// The sixteen lanes: their functions in double, their loads and stores at the edge of a page, their order of additions.
+// The sixteen lanes: their functions in double, their loads and stores at the edge of a page, their
+// order of additions.
 #include "trireme/kernels/vector16.hpp"
 
 #include <gtest/gtest.h>
@@ -36,11 +37,19 @@ TRIREME_LANES_INLINE void apply(Function function, const float* x, float* y, int
         }
       });
 }
-void apply_baseline(Function function, const float* x, float* y, int64_t n) { apply(function, x, y, n); }
+void apply_baseline(Function function, const float* x, float* y, int64_t n) {
+  apply(function, x, y, n);
+}
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 // With fused multiply-add at hand.
-__attribute__((target("arch=x86-64-v3"))) void apply_avx2(Function function, const float* x, float* y, int64_t n) { apply(function, x, y, n); }
-__attribute__((target("arch=x86-64-v4"))) void apply_avx512(Function function, const float* x, float* y, int64_t n) { apply(function, x, y, n); }
+__attribute__((target("arch=x86-64-v3"))) void apply_avx2(Function function, const float* x,
+                                                          float* y, int64_t n) {
+  apply(function, x, y, n);
+}
+__attribute__((target("arch=x86-64-v4"))) void apply_avx512(Function function, const float* x,
+                                                            float* y, int64_t n) {
+  apply(function, x, y, n);
+}
 #else
 constexpr auto apply_avx2 = apply_baseline, apply_avx512 = apply_baseline;
 #endif
@@ -48,11 +57,15 @@ constexpr auto apply_avx2 = apply_baseline, apply_avx512 = apply_baseline;
 std::vector<float> evaluate(Function function, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   const auto isa = base::active_isa();
-  const auto best = isa >= base::Isa::avx512 ? apply_avx512 : isa >= base::Isa::avx2 ? apply_avx2 : apply_baseline;
+  const auto best = isa >= base::Isa::avx512 ? apply_avx512
+                    : isa >= base::Isa::avx2 ? apply_avx2
+                                             : apply_baseline;
   best(function, x.data(), y.data(), static_cast<int64_t>(x.size()));
   return y;
 }
-float evaluate(Function function, float x) { return evaluate(function, std::vector<float>{x}).front(); }
+float evaluate(Function function, float x) {
+  return evaluate(function, std::vector<float>{x}).front();
+}
 
 // Floats of all magnitudes in [low, high], about half a million.
 std::vector<float> sweep(float low, float high) {
@@ -75,7 +88,8 @@ template <class Exact>
 double worst_ulps(Function function, float low, float high, const Exact& exact) {
   const std::vector<float> x = sweep(low, high), y = evaluate(function, x);
   double worst = 0;
-  for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, ulps(y[i], exact(static_cast<double>(x[i]))));
+  for (size_t i = 0; i < x.size(); ++i)
+    worst = std::max(worst, ulps(y[i], exact(static_cast<double>(x[i]))));
   return worst;
 }
 
@@ -86,17 +100,21 @@ TEST(Lanes, ExponentialsAreWithinTwoUlp) {
 }
 
 TEST(Lanes, SigmoidIsWithinFourUlp) {
-  EXPECT_LE(worst_ulps(Function::sigmoid, -87.f, 96.f, [](double x) { return 1 / (1 + std::exp(-x)); }), 4);
+  EXPECT_LE(
+      worst_ulps(Function::sigmoid, -87.f, 96.f, [](double x) { return 1 / (1 + std::exp(-x)); }),
+      4);
 }
 
 TEST(Lanes, FunctionsAtTheEdgesOfTheirRange) {
   EXPECT_EQ(evaluate(Function::exp, 0.f), 1.f);
   EXPECT_GT(evaluate(Function::exp, -87.3f), 0.f);
-  for (const float x : {std::nextafterf(-87.3f, -100.f), -104.f, -1e30f, -infinity}) EXPECT_EQ(evaluate(Function::exp, x), 0.f) << x;
+  for (const float x : {std::nextafterf(-87.3f, -100.f), -104.f, -1e30f, -infinity})
+    EXPECT_EQ(evaluate(Function::exp, x), 0.f) << x;
   for (const float x : {-87.f, -87.3f, -1e30f, -infinity}) {
     EXPECT_LE(ulps(evaluate(Function::exp_above_zero, x), std::exp(-87.0)), 2) << x;
   }
-  for (const float x : {88.f, 89.f, infinity}) EXPECT_LE(ulps(evaluate(Function::exp_above_zero, x), std::exp(88.0)), 2) << x;
+  for (const float x : {88.f, 89.f, infinity})
+    EXPECT_LE(ulps(evaluate(Function::exp_above_zero, x), std::exp(88.0)), 2) << x;
   EXPECT_EQ(evaluate(Function::sigmoid, 0.f), 0.5f);
   EXPECT_EQ(evaluate(Function::sigmoid, infinity), 1.f);
   EXPECT_LT(evaluate(Function::sigmoid, -infinity), 1e-37f);
@@ -119,11 +137,13 @@ TEST(Lanes, FunctionsHaveTheSameBitsOnEveryInstructionSet) {
 }
 
 TEST(Lanes, Bf16StoresRoundToNearestEven) {
-  constexpr std::array<uint32_t, 16> low{0,      1,      2,      0x1234, 0x4000, 0x7ffe, 0x7fff, 0x8000,
-                                         0x8001, 0x8002, 0xa5a5, 0xbfff, 0xc000, 0xfffd, 0xfffe, 0xffff};
+  constexpr std::array<uint32_t, 16> low{0,      1,      2,      0x1234, 0x4000, 0x7ffe,
+                                         0x7fff, 0x8000, 0x8001, 0x8002, 0xa5a5, 0xbfff,
+                                         0xc000, 0xfffd, 0xfffe, 0xffff};
   for (uint32_t high = 0; high < 0x10000; ++high) {
     lanes::Float value;
-    for (int i = 0; i < 16; ++i) value.set(i, std::bit_cast<float>(high << 16 | low[static_cast<size_t>(i)]));
+    for (int i = 0; i < 16; ++i)
+      value.set(i, std::bit_cast<float>(high << 16 | low[static_cast<size_t>(i)]));
     std::array<uint16_t, 16> stored{};
     lanes::store(stored.data(), value);
     for (size_t i = 0; i < 16; ++i) {
@@ -143,7 +163,8 @@ class GuardedPage {
  public:
   GuardedPage() : size_(static_cast<size_t>(::sysconf(_SC_PAGESIZE))) {
     void* map = ::mmap(nullptr, 3 * size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED || ::mprotect(static_cast<char*>(map) + size_, size_, PROT_READ | PROT_WRITE) != 0) {
+    if (map == MAP_FAILED ||
+        ::mprotect(static_cast<char*>(map) + size_, size_, PROT_READ | PROT_WRITE) != 0) {
       throw std::runtime_error("no memory for a guarded page");
     }
     start_ = static_cast<char*>(map);
@@ -177,7 +198,8 @@ void check_part(T* at, int64_t n) {
   for (int64_t i = 0; i < n; ++i) at[i] = element<T>(i);
   const lanes::Float loaded = lanes::load(at, n, -7.f);
   for (int64_t i = 0; i < lanes::count; ++i) {
-    EXPECT_EQ(loaded[i], i < n ? 1.5f + 0.25f * static_cast<float>(i) : -7.f) << "lane " << i << " of " << n;
+    EXPECT_EQ(loaded[i], i < n ? 1.5f + 0.25f * static_cast<float>(i) : -7.f)
+        << "lane " << i << " of " << n;
   }
   for (int64_t i = 0; i < n; ++i) at[i] = T{};
   lanes::store(at, loaded, n);

@@ -3,10 +3,10 @@
 #include <numeric>
 #include <random>
 
-#include "trireme/learn/exchange.hpp"
 #include "support/samples.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/learn/exchange.hpp"
 
 namespace trireme::learn {
 namespace {
@@ -22,13 +22,15 @@ Samples make_scored(const std::vector<uint64_t>& ids) {
     samples.reward_parts[0].push_back(static_cast<float>(id));
     samples.reward_parts[1].push_back(-1.0f);
   }
-  for (const int32_t token : samples.ids) samples.ref_log_probs.push_back(-static_cast<float>(token) / 8);
+  for (const int32_t token : samples.ids)
+    samples.ref_log_probs.push_back(-static_cast<float>(token) / 8);
   return samples;
 }
 
 std::vector<uint64_t> share(int64_t total, int rank, int size) {
   std::vector<uint64_t> ids;
-  for (int64_t i = rank; i < total; i += size) ids.push_back(static_cast<uint64_t>((i * 7919) % total));
+  for (int64_t i = rank; i < total; i += size)
+    ids.push_back(static_cast<uint64_t>((i * 7919) % total));
   return ids;
 }
 
@@ -59,7 +61,8 @@ TEST(Exchange, BytesOnTheWireAreThoseOfTheSequencesThatMove) {
     EXPECT_EQ(exchange.counters().bytes_sent, 0);  // what stays is not sent
   } else {
     EXPECT_EQ(exchange.counters().sequences_sent, mine.size());
-    EXPECT_EQ(exchange.counters().bytes_sent, static_cast<int64_t>(mine.to_bytes().size()));  // packed, no padding
+    EXPECT_EQ(exchange.counters().bytes_sent,
+              static_cast<int64_t>(mine.to_bytes().size()));  // packed, no padding
     EXPECT_EQ(exchange.counters().messages, 1);
   }
 }
@@ -107,17 +110,23 @@ TEST(Exchange, LaterColumnsTravelToWhereverTheyAreSent) {
       rank_of.push_back(static_cast<int>(random() % static_cast<unsigned>(world.size())));
       if (rank_of.back() == world.rank()) wanted.push_back(sequence.id);
     }
-    EXPECT_EQ(exchange.move(mine, sequences, rank_of), wanted.empty() ? Samples{} : make_scored(wanted)) << "round " << round;
+    EXPECT_EQ(exchange.move(mine, sequences, rank_of),
+              wanted.empty() ? Samples{} : make_scored(wanted))
+        << "round " << round;
   }
   EXPECT_EQ(world.sum(exchange.counters().bytes_sent) > 0, world.size() > 1);
 }
 
-// What is worked at elsewhere comes home with what was filled in there; ranks have even shares meanwhile, some had nothing.
+// What is worked at elsewhere comes home with what was filled in there; ranks have even shares
+// meanwhile, some had nothing.
 TEST(Exchange, WhatWasSharedOutComesBackWithWhatWasDone) {
   const auto& world = test::world();
   constexpr int64_t total = 60;
   const bool idle = world.size() > 1 && world.rank() == 0;
-  const Samples mine = idle ? Samples{} : make(share(total, world.rank() - (world.size() > 1), std::max(1, world.size() - 1))).sorted();
+  const Samples mine =
+      idle ? Samples{}
+           : make(share(total, world.rank() - (world.size() > 1), std::max(1, world.size() - 1)))
+                 .sorted();
   Exchange exchange(world);
   int64_t worked_at = 0;
   const Samples done = exchange.share_out(mine, [&](Samples& some) {
@@ -127,7 +136,8 @@ TEST(Exchange, WhatWasSharedOutComesBackWithWhatWasDone) {
   });
   EXPECT_EQ(world.sum(worked_at), total);
   EXPECT_EQ(done, mine.size() == 0 ? Samples{} : make_scored(mine.id));
-  EXPECT_EQ(exchange.share_out(Samples{}, [](Samples& none) { EXPECT_EQ(none.size(), 0); }).size(), 0);
+  EXPECT_EQ(exchange.share_out(Samples{}, [](Samples& none) { EXPECT_EQ(none.size(), 0); }).size(),
+            0);
 }
 
 TEST(Exchange, ThereAndBackIsTheSameSamples) {
@@ -147,8 +157,9 @@ TEST(Exchange, ThereAndBackIsTheSameSamples) {
 
 // The parts of all ranks, of which some have nothing: what is scored need not be scored again.
 TEST(Stored, ScoredSequencesStayApart) {
-  const std::string parts =
-      to_stored(make_scored({7, 3})) + to_stored(Samples{}) + to_stored(make({5})) + to_stored(make_scored({9})) + to_stored(make({2, 4}));
+  const std::string parts = to_stored(make_scored({7, 3})) + to_stored(Samples{}) +
+                            to_stored(make({5})) + to_stored(make_scored({9})) +
+                            to_stored(make({2, 4}));
   const StoredSamples found = from_stored(parts);
   EXPECT_EQ(found.scored, make_scored({7, 3, 9}));
   EXPECT_EQ(found.others, make({5, 2, 4}));

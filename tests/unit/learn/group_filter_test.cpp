@@ -15,14 +15,15 @@
 namespace trireme::learn {
 namespace {
 
-using ::testing::HasSubstr;
 using test::world;
+using ::testing::HasSubstr;
 
 constexpr int64_t answers = 4;
 
 bool has_something_to_teach(int64_t prompt) { return prompt % 3 == 0; }
 
-// This rank's part of prompts first, ..., first + count - 1, of which one in `every` teaches something: answers of a prompt lie on different ranks.
+// This rank's part of prompts first, ..., first + count - 1, of which one in `every` teaches
+// something: answers of a prompt lie on different ranks.
 Samples answers_of(int64_t iteration, int64_t first, int64_t count, int every) {
   std::vector<uint64_t> ids;
   std::vector<float> rewards;
@@ -41,7 +42,9 @@ Samples answers_of(int64_t iteration, int64_t first, int64_t count, int every) {
   return samples;
 }
 
-Samples draw(int64_t first, int64_t count, bool any = true) { return answers_of(1, first, count, any ? 3 : 1 << 20); }
+Samples draw(int64_t first, int64_t count, bool any = true) {
+  return answers_of(1, first, count, any ? 3 : 1 << 20);
+}
 
 config::Options options_of(int64_t batch) {
   config::Options options;
@@ -60,7 +63,8 @@ TEST(GroupFilter, DrawsWhatIsMissingAndKeepsTheRest) {
   EXPECT_EQ(filter.next_draw(), 8) << "all are expected to teach something";
   while (const int64_t count = filter.next_draw()) {
     EXPECT_LE(count, 8);
-    for (int64_t prompt = next; prompt < next + count; ++prompt) informative += has_something_to_teach(prompt);
+    for (int64_t prompt = next; prompt < next + count; ++prompt)
+      informative += has_something_to_teach(prompt);
     EXPECT_EQ(filter.next_ordinal(), next);
     filter.begun(count);
     filter.add(draw(next, count), count);
@@ -73,7 +77,8 @@ TEST(GroupFilter, DrawsWhatIsMissingAndKeepsTheRest) {
   EXPECT_EQ(everywhere(result.batch), 8 * answers);
   EXPECT_EQ(everywhere(result.surplus), (informative - 8) * answers);
   EXPECT_EQ(result.skipped, next - informative);
-  EXPECT_DOUBLE_EQ(result.next.share_before, static_cast<double>(8 + informative) / static_cast<double>(8 + next));
+  EXPECT_DOUBLE_EQ(result.next.share_before,
+                   static_cast<double>(8 + informative) / static_cast<double>(8 + next));
   EXPECT_EQ(metrics.get("filter_drawn"), next);
   EXPECT_EQ(metrics.get("filter_skipped"), next - informative);
   EXPECT_EQ(metrics.get("filter_surplus"), informative - 8);
@@ -120,7 +125,8 @@ TEST(GroupFilter, AShortageEndsTheRunOrMakesTheBatchSmaller) {
   EXPECT_EQ(everywhere(smaller.finish(metrics).batch), answers) << "one of two prompts";
 }
 
-// Many iterations of batches of 8, `ahead` of them under way: draws are looked at in their order, and which prompts teach something is drawn in stretches.
+// Many iterations of batches of 8, `ahead` of them under way: draws are looked at in their order,
+// and which prompts teach something is drawn in stretches.
 TEST(GroupFilter, AheadItDrawsForLaterIterationsAndNothingGetsOlderThanOneVersionMore) {
   for (const int64_t ahead : {0, 1, 2, 4}) {
     config::Options options = options_of(8);
@@ -143,7 +149,8 @@ TEST(GroupFilter, AheadItDrawsForLaterIterationsAndNothingGetsOlderThanOneVersio
           const int64_t count = filter.next_draw(now, ahead);
           if (count == 0) break;
           EXPECT_LE(count, 8);
-          under_way.push_back({iteration, filter.next_ordinal(), count, every[(iteration / 3 + filter.state().draws) % std::ssize(every)]});
+          under_way.push_back({iteration, filter.next_ordinal(), count,
+                               every[(iteration / 3 + filter.state().draws) % std::ssize(every)]});
           filter.begun(count);
         }
         most = std::max(most, std::ssize(under_way));
@@ -151,7 +158,8 @@ TEST(GroupFilter, AheadItDrawsForLaterIterationsAndNothingGetsOlderThanOneVersio
         const Draw one = under_way.front();
         under_way.pop_front();
         filter.add(answers_of(one.iteration, one.ordinal, one.prompts, one.every), one.prompts);
-        for (int64_t prompt = one.ordinal; prompt < one.ordinal + one.prompts; ++prompt) informative += prompt % one.every == 0;
+        for (int64_t prompt = one.ordinal; prompt < one.ordinal + one.prompts; ++prompt)
+          informative += prompt % one.every == 0;
         GroupFilter again(options, world(), filter.found(), filter.state());
         EXPECT_EQ(again.done(), filter.done()) << "as a start inside the iteration goes on";
       }
@@ -163,7 +171,9 @@ TEST(GroupFilter, AheadItDrawsForLaterIterationsAndNothingGetsOlderThanOneVersio
       for (const uint64_t id : ids) oldest = std::max(oldest, iteration - iteration_of(id));
       surplus = result.surplus;
       state = result.next;
-      EXPECT_EQ(metrics.get("filter_surplus") + static_cast<double>(learned), static_cast<double>(informative)) << "each once";
+      EXPECT_EQ(metrics.get("filter_surplus") + static_cast<double>(learned),
+                static_cast<double>(informative))
+          << "each once";
     }
     EXPECT_EQ(most, ahead + 1);
     EXPECT_EQ(oldest, ahead + 1) << "shares that jump bring it to its bound and not beyond";

@@ -19,7 +19,9 @@ namespace {
 
 using test::world;
 
-float uniform(uint64_t id, uint32_t which) { return base::uniform(5, base::Stream::test, id, which); }
+float uniform(uint64_t id, uint32_t which) {
+  return base::uniform(5, base::Stream::test, id, which);
+}
 
 constexpr int64_t groups = 11;
 constexpr int64_t per_group = 6;
@@ -47,7 +49,8 @@ Samples scored(const std::vector<uint64_t>& ids) {
   samples.id = ids;
   samples.reward_parts.resize(2);
   for (size_t i = 0; i < ids.size(); ++i) {
-    samples.finish_reason[i] = uniform(ids[i], 2) < 0.4f ? FinishReason::length : FinishReason::stop;
+    samples.finish_reason[i] =
+        uniform(ids[i], 2) < 0.4f ? FinishReason::length : FinishReason::stop;
     samples.reward.push_back(reward_of(ids[i]));
     samples.reward_parts[0].push_back(uniform(ids[i], 3));
     samples.reward_parts[1].push_back(-2);
@@ -59,7 +62,9 @@ Samples scored(const std::vector<uint64_t>& ids) {
 std::vector<uint64_t> my_ids() {
   std::vector<uint64_t> ids;
   for (const uint64_t id : all_ids()) {
-    if (static_cast<int>(uniform(id, 4) * static_cast<float>(std::min(world().size(), 3))) == world().rank()) ids.push_back(id);
+    if (static_cast<int>(uniform(id, 4) * static_cast<float>(std::min(world().size(), 3))) ==
+        world().rank())
+      ids.push_back(id);
   }
   return ids;
 }
@@ -93,7 +98,8 @@ TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
 TEST(RolloutMetrics, StalenessIsCountedByToken) {
   Samples samples;
   if (world().rank() == 0) {
-    samples.add({.id = 1, .ids = {1, 2, 3, 4, 5}, .action_ranges = {{1, 5}}, .versions = {-1, 4, 4, 6, 7}});
+    samples.add(
+        {.id = 1, .ids = {1, 2, 3, 4, 5}, .action_ranges = {{1, 5}}, .versions = {-1, 4, 4, 6, 7}});
     samples.add({.id = 2, .ids = {1, 2}, .action_ranges = {{1, 2}}, .versions = {-1, 7}});
   }
   IterationMetrics metrics;
@@ -105,7 +111,8 @@ TEST(RolloutMetrics, StalenessIsCountedByToken) {
   EXPECT_EQ(metrics.get("staleness_3"), 2.0 / 5);
   EXPECT_TRUE(std::isnan(metrics.get("staleness_4"))) << "none is older than allowed";
   add_staleness(world(), samples, 7, 2, metrics);
-  EXPECT_EQ(metrics.get("staleness_3"), 2.0 / 5) << "older than allowed: it would be a defect, and is seen";
+  EXPECT_EQ(metrics.get("staleness_3"), 2.0 / 5)
+      << "older than allowed: it would be a defect, and is seen";
 }
 
 TEST(RolloutMetrics, OneSourceHasNoParts) {
@@ -146,12 +153,14 @@ TEST(DynamicFiltering, KeepsGroupsWhoseMeanLiesInside) {
   EXPECT_TRUE(informative_groups(world(), Samples{}, range).empty());
 }
 
-// Mean and deviation over all answers, of which the objective knows the means of both sides and of the squares.
+// Mean and deviation over all answers, of which the objective knows the means of both sides and of
+// the squares.
 TEST(RewardModelMetrics, DeviationOfAllAnswers) {
   const auto objective = make_objective({}, config::Command::rm, nullptr);
   constexpr int64_t pairs = 50;
   std::vector<double> rewards, means(5, 0.0);
-  for (int64_t i = 0; i < 2 * pairs; ++i) rewards.push_back(5.0 + 0.01 * uniform(static_cast<uint64_t>(i), 9));
+  for (int64_t i = 0; i < 2 * pairs; ++i)
+    rewards.push_back(5.0 + 0.01 * uniform(static_cast<uint64_t>(i), 9));
   for (int64_t i = 0; i < 2 * pairs; ++i) {
     const double reward = rewards[static_cast<size_t>(i)];
     means[i % 2 ? 3 : 2] += reward / pairs;
@@ -161,7 +170,8 @@ TEST(RewardModelMetrics, DeviationOfAllAnswers) {
   means[1] = 0.75;
   IterationMetrics metrics;
   const BatchTotals totals{.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0};
-  for (const auto& [name, value] : objective->metrics(means, totals)) metrics.set("eval_" + name, value);
+  for (const auto& [name, value] : objective->metrics(means, totals))
+    metrics.set("eval_" + name, value);
   double mean = 0, square = 0;
   for (const double reward : rewards) mean += reward / (2 * pairs);
   for (const double reward : rewards) square += (reward - mean) * (reward - mean);

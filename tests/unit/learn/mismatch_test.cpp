@@ -33,7 +33,8 @@ TEST(Quantile, IsThatOfTheSortedValuesOfAllRanks) {
     }
     std::sort(all.begin(), all.end());
     for (const double share : {0.0, 0.5, 0.999, 1.0}) {
-      const auto at = static_cast<size_t>(std::max(1.0, std::ceil(share * static_cast<double>(total)))) - 1;
+      const auto at =
+          static_cast<size_t>(std::max(1.0, std::ceil(share * static_cast<double>(total)))) - 1;
       EXPECT_EQ(quantile(mine, share, world()), all[at]) << share << " of " << total;
     }
   }
@@ -79,7 +80,8 @@ TEST(Mismatch, CountsActionTokensOfAllRanks) {
   EXPECT_DOUBLE_EQ(other.mean, 0.75 / tokens);
   EXPECT_NEAR(other.kl, (std::exp(0.5) - 1.5 + std::exp(-0.25) - 0.75) / tokens, 1e-15);
   if (world().rank() == world().size() - 1) values[3] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isinf(compare_log_probs(samples, log_probs, world()).max)) << "a log-prob that is no number is a difference";
+  EXPECT_TRUE(std::isinf(compare_log_probs(samples, log_probs, world()).max))
+      << "a log-prob that is no number is a difference";
 }
 
 // Sequence i of all ranks' together; its log-probs and the trainer's follow from i and the token.
@@ -88,7 +90,9 @@ struct Pair {
   bool action;
 };
 Pair pair_at(uint64_t sequence, uint32_t token) {
-  const auto draw = [&](uint64_t which) { return base::uniform(which, base::Stream::test, sequence, token); };
+  const auto draw = [&](uint64_t which) {
+    return base::uniform(which, base::Stream::test, sequence, token);
+  };
   const float rollout = -4 * draw(1);
   return {rollout, rollout + (draw(2) < 0.7f ? 0 : draw(3) - 0.5f), token > 2 && draw(4) < 0.8f};
 }
@@ -119,7 +123,8 @@ TEST(Mismatch, IsTheLoopOverTheActionsOfAllRanks) {
   const Mismatch got = compare_log_probs(samples, at::tensor(at::ArrayRef<float>(train)), world());
   EXPECT_EQ(got.tokens, n);
   EXPECT_EQ(got.max, all.back());
-  EXPECT_EQ(got.p999, static_cast<double>(static_cast<float>(all[static_cast<size_t>(std::ceil(0.999 * n)) - 1])));
+  EXPECT_EQ(got.p999, static_cast<double>(
+                          static_cast<float>(all[static_cast<size_t>(std::ceil(0.999 * n)) - 1])));
   EXPECT_NEAR(got.mean, sum / n, 1e-14);
   EXPECT_NEAR(got.kl, kl / n, 1e-14);
 }
@@ -131,7 +136,8 @@ TEST(Mismatch, NothingToCompareIsNoMismatch) {
 }
 
 TEST(Mismatch, ReasonsOfAllRanksOnce) {
-  const std::vector<std::string> mine{"every rank", world().rank() == 0 ? "the first" : "every rank"};
+  const std::vector<std::string> mine{"every rank",
+                                      world().rank() == 0 ? "the first" : "every rank"};
   const auto all = bit_differences(world(), mine, "");
   EXPECT_EQ(all, (std::vector<std::string>{"every rank", "the first"}));
   EXPECT_TRUE(bit_differences(world(), {}, "").empty());
@@ -139,13 +145,16 @@ TEST(Mismatch, ReasonsOfAllRanksOnce) {
 
 TEST(Mismatch, RanksThatAddInOtherOrdersAreNamed) {
   const int ranks = world().size(), odd = ranks - 1;
-  EXPECT_TRUE(bit_differences(world(), {}, world().rank() == 0 ? "" : "blocks of 192").empty()) << "a rank without these roles says nothing";
-  const auto found = bit_differences(world(), {}, world().rank() == odd ? "blocks of 384" : "blocks of 192");
+  EXPECT_TRUE(bit_differences(world(), {}, world().rank() == 0 ? "" : "blocks of 192").empty())
+      << "a rank without these roles says nothing";
+  const auto found =
+      bit_differences(world(), {}, world().rank() == odd ? "blocks of 384" : "blocks of 192");
   if (ranks == 1) {
     EXPECT_TRUE(found.empty());
   } else {
     ASSERT_EQ(found.size(), 1u);
-    EXPECT_EQ(found.front(), "ranks 0 and " + std::to_string(odd) + " add in different orders (their processors differ)");
+    EXPECT_EQ(found.front(), "ranks 0 and " + std::to_string(odd) +
+                                 " add in different orders (their processors differ)");
   }
 }
 
@@ -158,7 +167,8 @@ TEST(Mismatch, SummationOrdersNameEveryShapeOfTheModel) {
   shape.ffn = 96;
   shape.vocab = 5000;
   const std::string orders = summation_orders(shape, config::DType::f32, config::DType::f32);
-  for (const char* product : {"fp32 64x64:", "fp32 64x32:", "fp32 64x96:", "fp32 96x64:", "fp32 64x4096:"}) {
+  for (const char* product :
+       {"fp32 64x64:", "fp32 64x32:", "fp32 64x96:", "fp32 96x64:", "fp32 64x4096:"}) {
     EXPECT_NE(orders.find(product), std::string::npos) << product << " in " << orders;
   }
   EXPECT_EQ(orders, summation_orders(shape, config::DType::f32, config::DType::f32));
@@ -167,7 +177,8 @@ TEST(Mismatch, SummationOrdersNameEveryShapeOfTheModel) {
 TEST(OldLogProbs, SaysWhatItDoes) {
   config::Options options;
   EXPECT_NE(OldLogProbs(options, {}).describe().find("those of the rollout"), std::string::npos);
-  EXPECT_NE(OldLogProbs(options, {"one", "two"}).describe().find("may differ: one; two"), std::string::npos);
+  EXPECT_NE(OldLogProbs(options, {"one", "two"}).describe().find("may differ: one; two"),
+            std::string::npos);
   options.train.old_log_probs = config::OldLogProbs::always;
   EXPECT_NE(OldLogProbs(options, {}).describe().find("train.old_log_probs"), std::string::npos);
 }

@@ -1,4 +1,5 @@
-// When the rollout's log-probs stand in for the trainer's: on a small model whose own log-probs are the rollout's.
+// When the rollout's log-probs stand in for the trainer's: on a small model whose own log-probs are
+// the rollout's.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -37,20 +38,26 @@ const model::ModelSpec& small_spec() {
 class OldLogProbsOfARollout : public testing::Test {
  protected:
   OldLogProbsOfARollout()
-      : actor_(small_spec(), world(), std::nullopt, at::kCPU,
-               {.name = "actor", .compute = config::DType::f32, .training = zero::Training::frozen}) {
-    actor_.load([](size_t p, const base::Block& block, float* out) { model::initial_values(small_spec(), p, block, 3, out); });
+      : actor_(
+            small_spec(), world(), std::nullopt, at::kCPU,
+            {.name = "actor", .compute = config::DType::f32, .training = zero::Training::frozen}) {
+    actor_.load([](size_t p, const base::Block& block, float* out) {
+      model::initial_values(small_spec(), p, block, 3, out);
+    });
   }
 
   // What generators with the trainer's bits would have drawn from weights `drawn`.
   ppo::Experience rollout(int64_t drawn = version) {
     std::vector<uint64_t> ids;
-    for (int64_t i = 0; i < (world().rank() == 3 ? 0 : sequences); ++i) ids.push_back(static_cast<uint64_t>(5 * i + world().rank()));
+    for (int64_t i = 0; i < (world().rank() == 3 ? 0 : sequences); ++i)
+      ids.push_back(static_cast<uint64_t>(5 * i + world().rank()));
     Samples samples = test::samples_of(ids);
     for (auto& id : samples.ids) id %= static_cast<int32_t>(small_spec().shape.vocab);
-    for (size_t t = 0; t < samples.ids.size(); ++t) samples.version[t] = samples.action_mask[t] ? static_cast<int32_t>(drawn) : -1;
+    for (size_t t = 0; t < samples.ids.size(); ++t)
+      samples.version[t] = samples.action_mask[t] ? static_cast<int32_t>(drawn) : -1;
     const at::Tensor log_probs = computed(samples);
-    samples.log_probs.assign(log_probs.const_data_ptr<float>(), log_probs.const_data_ptr<float>() + log_probs.numel());
+    samples.log_probs.assign(log_probs.const_data_ptr<float>(),
+                             log_probs.const_data_ptr<float>() + log_probs.numel());
     return ppo::Experience::from(std::move(samples));
   }
   at::Tensor computed(const Samples& samples, int64_t micro_batch_tokens = 1000) {
@@ -79,7 +86,8 @@ TEST_F(OldLogProbsOfARollout, TheSameBitsAreTakenOverAndASampleIsCompared) {
   EXPECT_TRUE(at::equal(experience.old_log_probs, experience.rollout_log_probs));
   EXPECT_EQ(mismatch.max, 0);
   EXPECT_GT(mismatch.tokens, 0);
-  EXPECT_LT(mismatch.tokens, actions_of_all_ranks(experience)) << "the pass over all of them was not made";
+  EXPECT_LT(mismatch.tokens, actions_of_all_ranks(experience))
+      << "the pass over all of them was not made";
   const at::Tensor before = experience.rollout_log_probs.clone();
   experience.old_log_probs.zero_();
   EXPECT_TRUE(at::equal(experience.rollout_log_probs, before)) << "a copy of its own";
@@ -104,10 +112,12 @@ TEST_F(OldLogProbsOfARollout, OtherWeightsOnAnyRankMeanAPassOnAll) {
   auto unknown = rollout();
   EXPECT_EQ(evaluate(old, unknown, -1).tokens, actions_of_all_ranks(unknown));
   auto fresh = rollout();
-  EXPECT_LT(evaluate(old, fresh).tokens, actions_of_all_ranks(fresh)) << "trusted again: nothing was found to differ";
+  EXPECT_LT(evaluate(old, fresh).tokens, actions_of_all_ranks(fresh))
+      << "trusted again: nothing was found to differ";
 }
 
-// Two sequences a rank are compared, others in each iteration: a difference is found within three, and trust is gone for good.
+// Two sequences a rank are compared, others in each iteration: a difference is found within three,
+// and trust is gone for good.
 TEST_F(OldLogProbsOfARollout, ADifferenceIsFoundAndEndsTheTrust) {
   for (const int64_t sequence : {0, 3, 5}) {
     OldLogProbs old({}, {});
@@ -118,11 +128,14 @@ TEST_F(OldLogProbsOfARollout, ADifferenceIsFoundAndEndsTheTrust) {
       testing::internal::CaptureStderr();
       const Mismatch mismatch = evaluate(old, experience, weights);
       const std::string said = testing::internal::GetCapturedStderr();
-      EXPECT_EQ(said.find("are not those of the trainer") != std::string::npos, world().rank() == 0 && mismatch.max > 0) << said;
+      EXPECT_EQ(said.find("are not those of the trainer") != std::string::npos,
+                world().rank() == 0 && mismatch.max > 0)
+          << said;
       if (mismatch.max == 0) continue;
       found = weights;
       EXPECT_NEAR(mismatch.max, 0.25, 1e-6);
-      EXPECT_TRUE(at::equal(experience.old_log_probs, computed(experience.samples))) << "the trainer's, not the rollout's";
+      EXPECT_TRUE(at::equal(experience.old_log_probs, computed(experience.samples)))
+          << "the trainer's, not the rollout's";
       break;
     }
     EXPECT_EQ(found, sequence / 2) << "sequence " << sequence;

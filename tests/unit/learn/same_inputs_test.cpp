@@ -18,13 +18,15 @@ std::string weights(size_t header, size_t data) {
   std::string bytes(sizeof(uint64_t) + header + data, ' ');
   const uint64_t length = header;
   std::memcpy(bytes.data(), &length, sizeof length);
-  for (size_t i = sizeof length; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761U >> 13);
+  for (size_t i = sizeof length; i < bytes.size(); ++i)
+    bytes[i] = static_cast<char>(i * 2654435761U >> 13);
   return bytes;
 }
 
 // A folder of this process.
 struct Files {
-  std::filesystem::path folder = std::filesystem::temp_directory_path() / ("trireme-weights-" + std::to_string(::getpid()));
+  std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("trireme-weights-" + std::to_string(::getpid()));
   Files() { std::filesystem::create_directories(folder); }
   Files(const Files&) = delete;
   ~Files() { std::filesystem::remove_all(folder); }
@@ -42,22 +44,24 @@ struct Files {
 TEST(DigestOfModel, SmallFilesAreReadWhole) {
   const Files files;
   const std::string bytes = weights(1000, 1'900'000);
-  for (const size_t place :
-       {size_t{0}, size_t{9}, size_t{65535}, size_t{65536}, bytes.size() / 2 + 77, bytes.size() - 65537, bytes.size() - 1}) {
+  for (const size_t place : {size_t{0}, size_t{9}, size_t{65535}, size_t{65536},
+                             bytes.size() / 2 + 77, bytes.size() - 65537, bytes.size() - 1}) {
     files.expect_seen(bytes, place);
   }
   EXPECT_EQ(files.digest(bytes), files.digest(bytes));
-  for (const size_t size : {size_t{0}, size_t{7}, size_t{8}, size_t{65536}, size_t{65537}, size_t{512} * 4096}) {  // of no format
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{8}, size_t{65536}, size_t{65537},
+                            size_t{512} * 4096}) {  // of no format
     EXPECT_EQ(files.digest(std::string(size, 'x')), files.digest(std::string(size, 'x'))) << size;
-    EXPECT_NE(files.digest(std::string(size, 'x')), files.digest(std::string(size + 1, 'x'))) << size;
+    EXPECT_NE(files.digest(std::string(size, 'x')), files.digest(std::string(size + 1, 'x')))
+        << size;
   }
 }
 
 TEST(DigestOfModel, OfLargeFilesTheHeaderBothEndsAndPieces) {
   const Files files;
   const std::string bytes = weights(300'000, 40'000'000);
-  for (const size_t place : {size_t{9}, size_t{200'000}, size_t{300'007}, bytes.size() - 1, bytes.size() / 512 * 100,
-                             bytes.size() / 512 * 511 + 4095}) {
+  for (const size_t place : {size_t{9}, size_t{200'000}, size_t{300'007}, bytes.size() - 1,
+                             bytes.size() / 512 * 100, bytes.size() / 512 * 511 + 4095}) {
     files.expect_seen(bytes, place);
   }
   // Training changes every tensor: one of 100 KB holds a piece, wherever it lies.

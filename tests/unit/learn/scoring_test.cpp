@@ -21,7 +21,8 @@ std::vector<int64_t> list(const at::Tensor& tensor) {
   return {values, values + tensor.numel()};
 }
 
-// Sequences with masks of any kind: holes (several turns), all of it (a text), nothing; one of a single token.
+// Sequences with masks of any kind: holes (several turns), all of it (a text), nothing; one of a
+// single token.
 Samples of_any_mask() {
   std::mt19937 random(9);
   Samples samples = test::samples_of({4, 0, 16, 7, 11, 3, 5});
@@ -39,7 +40,8 @@ Samples of_any_mask() {
 
 TEST(ActionBatch, ColumnsAreTheActionsAndTheirPredictorsStandBefore) {
   const Samples samples = of_any_mask();
-  for (const std::vector<int64_t>& which : {std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}, {6, 2, 2, 0}, {1}, {7}, {7, 1, 7}, {}}) {
+  for (const std::vector<int64_t>& which :
+       {std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}, {6, 2, 2, 0}, {1}, {7}, {7, 1, 7}, {}}) {
     const ActionBatch batch = make_action_batch(samples, which, at::kCPU);
     std::vector<int64_t> columns, targets, packed, actions{0};
     for (const int64_t i : which) {
@@ -101,7 +103,8 @@ TEST(ScoreHead, IsAProductInFloatShiftedAndScaled) {
   EXPECT_EQ(plain.scalar_type(), at::kFloat);
   for (int64_t a = 0; a < 4; ++a) {
     double want = 0;
-    for (int64_t d = 0; d < 3; ++d) want += (static_cast<double>(3 * a + d) - 5) / 8 * static_cast<double>(d + 1);
+    for (int64_t d = 0; d < 3; ++d)
+      want += (static_cast<double>(3 * a + d) - 5) / 8 * static_cast<double>(d + 1);
     EXPECT_EQ(plain[a].item<double>(), want) << "exact: eighths";
     EXPECT_EQ(scaled[a].item<double>(), (want + 1) / 4);
   }

@@ -25,7 +25,8 @@ TEST(Allocation, a_tensor_that_cannot_be_had_is_recognised) {
   }
 }
 
-// Passes differ in size: segments of LibTorch's memory on GPUs grow, unless the environment says something.
+// Passes differ in size: segments of LibTorch's memory on GPUs grow, unless the environment says
+// something.
 TEST(Allocator, GrowsItsSegments) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   ASSERT_FALSE(Config::use_expandable_segments());

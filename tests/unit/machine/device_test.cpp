@@ -15,7 +15,8 @@ using test::world;
 TEST(Device, AProblemOfOneRankIsThatOfAll) {
   EXPECT_EQ(problem_of_any(world(), ""), "");
   for (int rank = 0; rank < world().size(); ++rank) {
-    const std::string said = problem_of_any(world(), world().rank() >= rank ? base::text("a row differs by ", world().rank()) : "");
+    const std::string said = problem_of_any(
+        world(), world().rank() >= rank ? base::text("a row differs by ", world().rank()) : "");
     EXPECT_THAT(said, testing::StartsWith(base::text("on rank ", rank, " of ")));
     EXPECT_THAT(said, testing::EndsWith(base::text(": a row differs by ", rank)));
   }

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "trireme/machine/device.hpp"
-#include "trireme/machine/host_mirror.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/job/node_limits.hpp"
+#include "trireme/machine/device.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 
@@ -44,8 +44,11 @@ TEST(Device, IsTheCpuWhereNoGpuIsLinkedIn) {
     EXPECT_EQ(error.code(), ExitCode::unfit_environment);
     EXPECT_NE(std::string(error.what()).find("no GPU support"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(count_here(ranks_on_device(test::world(), topology, at::kCPU), {0, test::world().size()}), 1) << "rank 0 is there, no rank lies behind the last";
-  EXPECT_EQ(static_cast<int>(ranks_on_device(test::world(), topology, at::kCPU).size()), topology.local_size);
+  EXPECT_EQ(
+      count_here(ranks_on_device(test::world(), topology, at::kCPU), {0, test::world().size()}), 1)
+      << "rank 0 is there, no rank lies behind the last";
+  EXPECT_EQ(static_cast<int>(ranks_on_device(test::world(), topology, at::kCPU).size()),
+            topology.local_size);
   EXPECT_GT(free_memory(at::kCPU), 0);
 }
 
@@ -76,7 +79,9 @@ TEST(KvCache, FreeMemoryIsWhatCanBeAllocated) {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = std::atoll(line.c_str() + 13) * 1024;
   }
-  EXPECT_NEAR(static_cast<double>(free_memory(at::kCPU)), static_cast<double>(std::min(available, job::available_memory().bytes)), 0.05 * static_cast<double>(available))
+  EXPECT_NEAR(static_cast<double>(free_memory(at::kCPU)),
+              static_cast<double>(std::min(available, job::available_memory().bytes)),
+              0.05 * static_cast<double>(available))
       << "page cache counts as free";
 }
 

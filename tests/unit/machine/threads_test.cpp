@@ -31,7 +31,8 @@ std::vector<int> range(int first, int count) {
   return out;
 }
 
-// `nodes` nodes of `ranks` ranks that have all roles; rank r of a node has cores [r * stride, r * stride + each).
+// `nodes` nodes of `ranks` ranks that have all roles; rank r of a node has cores [r * stride, r *
+// stride + each).
 std::vector<job::RankPlace> places_of(int nodes, int ranks, int each, int stride) {
   std::vector<job::RankPlace> places;
   for (int node = 0; node < nodes; ++node) {
@@ -146,7 +147,8 @@ TEST(ThreadPlan, OfThisNode) {
   }
   const auto plan = plan_threads(options, test::world(), topology, {1, 1, 1});
   const auto cores = static_cast<int>(places[0].cores.size());
-  EXPECT_EQ(plan.trainer.count, std::max(1, cores / test::world().size())) << "unbound, as the tests are started";
+  EXPECT_EQ(plan.trainer.count, std::max(1, cores / test::world().size()))
+      << "unbound, as the tests are started";
 }
 
 // Our loops run on LibTorch's threads: compiled without OpenMP they would run on one.
@@ -165,7 +167,9 @@ TEST(Threads, PinnedOnesKeepToTheirCoreAndTheCallersStaysFree) {
   if (all.size() < 2) GTEST_SKIP() << "needs two cores";
   Threads{.count = 2, .cpus = {all[0], all[1]}}.use();
   std::array<std::vector<int>, 2> allowed;
-  kernels::parallel_for(0, 2, 1, [&](int64_t first, int64_t) { allowed[static_cast<size_t>(first)] = job::cpus_of_process(); });
+  kernels::parallel_for(0, 2, 1, [&](int64_t first, int64_t) {
+    allowed[static_cast<size_t>(first)] = job::cpus_of_process();
+  });
   EXPECT_EQ(allowed[0], all);
   EXPECT_EQ(allowed[1], std::vector<int>{all[1]});
   std::vector<int> of_new_thread;
@@ -184,7 +188,8 @@ TEST(ThreadMeter, CountsThreadsThatWork) {
   };
   timespec spent{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-  const double before = static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
+  const double before =
+      static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
   ThreadMeter meter;
   EXPECT_EQ(meter.worked(), 0);
   bool leave = false;

@@ -1,4 +1,5 @@
-// The fused CPU kernels against the same mathematics in LibTorch operations: values and gradients, fp32 and bf16.
+// The fused CPU kernels against the same mathematics in LibTorch operations: values and gradients,
+// fp32 and bf16.
 #include "torch/torch.hpp"
 
 #include "model/elementwise.hpp"
@@ -19,14 +20,17 @@ namespace trireme::model {
 namespace {
 
 at::Tensor random(std::vector<int64_t> shape, double scale = 1) {
-  static at::Generator generator = at::detail::createCPUGenerator(7);  // the same numbers in every run
+  static at::Generator generator =
+      at::detail::createCPUGenerator(7);  // the same numbers in every run
   return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat)).mul(scale);
 }
 
 double largest(const at::Tensor& x) { return x.abs().max().item<double>(); }
 
-// Rounding of the result allowed once more than in the reference: half a unit of the type, plus fp32 noise.
-void expect_close(const at::Tensor& got, const at::Tensor& want, double relative, const char* what) {
+// Rounding of the result allowed once more than in the reference: half a unit of the type, plus
+// fp32 noise.
+void expect_close(const at::Tensor& got, const at::Tensor& want, double relative,
+                  const char* what) {
   ASSERT_EQ(got.sizes(), want.sizes()) << what;
   const at::Tensor g = got.to(at::kDouble), w = want.to(at::kDouble);
   EXPECT_LE(largest(g.sub(w)), relative * (largest(w) + 1e-30)) << what;
@@ -50,7 +54,8 @@ Run run(F&& f, std::vector<at::Tensor> inputs, const at::Tensor& slope, at::Scal
 
 // Fused in fp32 and bf16 against the composed form in fp64 on the same (rounded) inputs.
 template <class Fused, class Composed>
-void compare(Fused&& fused, Composed&& composed, std::vector<at::Tensor> inputs, const at::Tensor& slope) {
+void compare(Fused&& fused, Composed&& composed, std::vector<at::Tensor> inputs,
+             const at::Tensor& slope) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (auto& input : inputs) input = input.to(type).to(at::kFloat);
     const at::Tensor rounded_slope = slope.to(type).to(at::kFloat);
@@ -59,7 +64,8 @@ void compare(Fused&& fused, Composed&& composed, std::vector<at::Tensor> inputs,
     const Run want = run(composed, inputs, rounded_slope, at::kDouble);
     EXPECT_EQ(got.y.scalar_type(), type);
     expect_close(got.y, want.y, tolerance, "value");
-    for (size_t i = 0; i < inputs.size(); ++i) expect_close(got.gradients[i], want.gradients[i], tolerance, "gradient");
+    for (size_t i = 0; i < inputs.size(); ++i)
+      expect_close(got.gradients[i], want.gradients[i], tolerance, "gradient");
   }
 }
 
@@ -67,27 +73,30 @@ TEST(Elementwise, rms_norm_matches_the_composed_form) {
   // With one column the gradient of x cancels to nothing and has no relative error.
   for (const int64_t columns : {5, 15, 16, 33, 576}) {
     compare([](const auto& in) { return rms_norm(in[0], in[1], 1e-5); },
-            [](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5); }, {random({131, columns}), random({columns})},
-            random({131, columns}));
+            [](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5); },
+            {random({131, columns}), random({columns})}, random({131, columns}));
   }
 }
 
 TEST(Elementwise, rms_norm_in_bf16_rounds_where_the_composed_form_does) {
   const at::Tensor x = random({40, 576}, 3).to(at::kBFloat16), w = random({576}).to(at::kBFloat16);
   const at::Tensor got = rms_norm(x, w, 1e-5), want = rms_norm_composed(x, w, 1e-5);
-  // The sums differ in order, so a value may fall on the other side of a rounding boundary now and then.
+  // The sums differ in order, so a value may fall on the other side of a rounding boundary now and
+  // then.
   EXPECT_LE(got.ne(want).sum().item<int64_t>(), x.numel() / 200);
 }
 
 TEST(Elementwise, swiglu_matches_the_composed_form) {
   for (const int64_t columns : {7, 16, 1536}) {
-    compare([](const auto& in) { return swiglu(in[0], in[1]); }, [](const auto& in) { return swiglu_composed(in[0], in[1]); },
+    compare([](const auto& in) { return swiglu(in[0], in[1]); },
+            [](const auto& in) { return swiglu_composed(in[0], in[1]); },
             {random({33, columns}, 4), random({33, columns})}, random({33, columns}));
   }
 }
 
 TEST(Elementwise, swiglu_at_extreme_gates) {
-  const at::Tensor gate = at::tensor({-1000.f, -100.f, -20.f, -1e-8f, 0.f, 1e-8f, 20.f, 100.f, 1000.f});
+  const at::Tensor gate =
+      at::tensor({-1000.f, -100.f, -20.f, -1e-8f, 0.f, 1e-8f, 20.f, 100.f, 1000.f});
   const at::Tensor y = swiglu(gate, at::ones_like(gate));
   const at::Tensor want = at::silu(gate.to(at::kDouble));
   EXPECT_LE(largest(y.to(at::kDouble).sub(want).div(want.abs().clamp_min(1e-6))), 1e-5);
@@ -103,9 +112,12 @@ TEST(Elementwise, rope_matches_the_composed_form) {
       return at::cat({apply_rope(in[0], positions, rope), apply_rope(in[1], positions, rope)}, 1);
     };
     const auto composed = [&](const auto& in) {
-      return at::cat({apply_rope_composed(in[0], positions, rope), apply_rope_composed(in[1], positions, rope)}, 1);
+      return at::cat({apply_rope_composed(in[0], positions, rope),
+                      apply_rope_composed(in[1], positions, rope)},
+                     1);
     };
-    compare(fused, composed, {random({70, 6, head_dim}), random({70, 2, head_dim})}, random({70, 8, head_dim}));
+    compare(fused, composed, {random({70, 6, head_dim}), random({70, 2, head_dim})},
+            random({70, 8, head_dim}));
   }
 }
 
@@ -129,7 +141,8 @@ TEST(Elementwise, norm_gradient_reaches_an_fp32_buffer_of_a_bf16_leaf) {
 }
 
 TEST(Elementwise, results_do_not_depend_on_the_number_of_threads) {
-  const at::Tensor x = random({777, 96}).requires_grad_(true), w = random({96}).requires_grad_(true);
+  const at::Tensor x = random({777, 96}).requires_grad_(true),
+                   w = random({96}).requires_grad_(true);
   const auto gradient = [&](int threads) {
     at::set_num_threads(threads);
     w.mutable_grad() = at::Tensor();
@@ -142,7 +155,8 @@ TEST(Elementwise, results_do_not_depend_on_the_number_of_threads) {
 }
 
 TEST(Elementwise, no_rows) {
-  const at::Tensor x = at::zeros({0, 32}).requires_grad_(true), w = at::ones({32}).requires_grad_(true);
+  const at::Tensor x = at::zeros({0, 32}).requires_grad_(true),
+                   w = at::ones({32}).requires_grad_(true);
   rms_norm(x, w, 1e-5).sum().backward();
   EXPECT_EQ(largest(w.grad()), 0.0);
   EXPECT_EQ(swiglu(x, x).numel(), 0);
@@ -151,8 +165,8 @@ TEST(Elementwise, no_rows) {
 #if defined(__x86_64__)
 // Every instruction set of this CPU must give the bits of the generic code.
 template <class T>
-void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::Tensor& x, const at::Tensor& w,
-                      const at::Tensor& dy) {
+void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::Tensor& x,
+                      const at::Tensor& w, const at::Tensor& dy) {
   const auto* in = static_cast<const T*>(x.const_data_ptr());
   const auto* weight = static_cast<const T*>(w.const_data_ptr());
   const auto* slope = static_cast<const T*>(dy.const_data_ptr());
@@ -162,7 +176,8 @@ void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::
     std::vector<float> r(static_cast<size_t>(rows)), dw(static_cast<size_t>(columns));
     T* out = y.data();
     kernels.rms_norm(in, weight, out, r.data(), rows, columns, 1e-5f);
-    kernels.rms_norm_backward(in, weight, slope, r.data(), out + x.numel(), dw.data(), rows, columns);
+    kernels.rms_norm_backward(in, weight, slope, r.data(), out + x.numel(), dw.data(), rows,
+                              columns);
     kernels.swiglu(in, slope, out + 2 * x.numel(), x.numel());
     kernels.swiglu_backward(in, slope, in, out + 3 * x.numel(), out + 4 * x.numel(), x.numel());
     return std::tuple(y, r, dw);
@@ -177,7 +192,8 @@ TEST(RowKernels, same_bits_on_every_instruction_set) {
   if (base::best_isa() >= base::Isa::avx512) tables.push_back(&row_kernels_avx512);
   for (const auto* table : tables) {
     expect_same_bits(row_kernels_portable.f32, table->f32, x, w, dy);
-    expect_same_bits(row_kernels_portable.bf16, table->bf16, x.to(at::kBFloat16), w.to(at::kBFloat16), dy.to(at::kBFloat16));
+    expect_same_bits(row_kernels_portable.bf16, table->bf16, x.to(at::kBFloat16),
+                     w.to(at::kBFloat16), dy.to(at::kBFloat16));
   }
 }
 #endif
@@ -185,7 +201,8 @@ TEST(RowKernels, same_bits_on_every_instruction_set) {
 TEST(RowKernels, one_row_gives_the_bits_of_many) {
   const at::Tensor x = random({65, 576}), w = random({576});
   const at::Tensor all = rms_norm(x, w, 1e-5);
-  for (const int64_t row : {0, 1, 63, 64}) EXPECT_TRUE(at::equal(rms_norm(x.narrow(0, row, 1), w, 1e-5), all.narrow(0, row, 1)));
+  for (const int64_t row : {0, 1, 63, 64})
+    EXPECT_TRUE(at::equal(rms_norm(x.narrow(0, row, 1), w, 1e-5), all.narrow(0, row, 1)));
 }
 
 // What a GPU's kernels are compared by at the start; the host's row kernels take the same test.

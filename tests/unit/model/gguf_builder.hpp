@@ -9,7 +9,9 @@
 
 namespace trireme::test {
 
-inline std::string gguf_text(const std::string& value) { return raw(uint64_t{value.size()}) + value; }
+inline std::string gguf_text(const std::string& value) {
+  return raw(uint64_t{value.size()}) + value;
+}
 
 // Puts a GGUF file together from parts that a test may change.
 class GgufBuilder {
@@ -30,7 +32,8 @@ class GgufBuilder {
     ++entries_;
   }
   // `shape` with the fastest dimension first, as in the file.
-  void tensor(const std::string& name, const std::vector<uint64_t>& shape, uint32_t type, const std::string& data) {
+  void tensor(const std::string& name, const std::vector<uint64_t>& shape, uint32_t type,
+              const std::string& data) {
     infos_ += gguf_text(name) + raw(static_cast<uint32_t>(shape.size()));
     for (const uint64_t extent : shape) infos_ += raw(extent);
     infos_ += raw(type) + raw(uint64_t{data_.size()});

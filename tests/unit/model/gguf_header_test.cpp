@@ -1,4 +1,5 @@
-// Crafted GGUF headers: every number is checked, under its key, before anything is computed from it.
+// Crafted GGUF headers: every number is checked, under its key, before anything is computed from
+// it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +14,8 @@ namespace trireme::model {
 namespace {
 
 using test::error_of;
-using test::GgufBuilder;
 using test::gguf_text;
+using test::GgufBuilder;
 using test::raw;
 using test::Scratch;
 using testing::AllOf;
@@ -22,7 +23,8 @@ using testing::HasSubstr;
 
 constexpr uint32_t signed_64 = 11;
 
-// A header that is good but for the key `without`, which is left to the test, and the matrix that the vocabulary is taken from.
+// A header that is good but for the key `without`, which is left to the test, and the matrix that
+// the vocabulary is taken from.
 GgufBuilder header(const std::string& without = "") {
   GgufBuilder file;
   file.word("general.architecture", "llama");
@@ -61,14 +63,19 @@ TEST(GgufHeader, the_header_is_good) {
 }
 
 TEST(GgufHeader, sizes) {
-  for (const std::string key : {"llama.attention.key_length", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
-                                "llama.attention.head_count", "llama.attention.head_count_kv", "llama.context_length"}) {
+  for (const std::string key :
+       {"llama.attention.key_length", "llama.embedding_length", "llama.block_count",
+        "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
+        "llama.context_length"}) {
     for (const int64_t value : {int64_t{0}, int64_t{-2}, int64_t{1} << 33, INT64_MIN, INT64_MAX}) {
-      EXPECT_THAT(refused(key, value), AllOf(HasSubstr("m.gguf: the metadata key "), HasSubstr(key + " is " + std::to_string(value))));
+      EXPECT_THAT(refused(key, value), AllOf(HasSubstr("m.gguf: the metadata key "),
+                                             HasSubstr(key + " is " + std::to_string(value))));
     }
   }
-  EXPECT_THAT(refused("llama.attention.key_length", 1), HasSubstr("heads of 1 elements (llama.attention.key_length)"));
-  EXPECT_THAT(refused("llama.attention.head_count", 3), HasSubstr("is not a multiple of llama.attention.head_count 3"));
+  EXPECT_THAT(refused("llama.attention.key_length", 1),
+              HasSubstr("heads of 1 elements (llama.attention.key_length)"));
+  EXPECT_THAT(refused("llama.attention.head_count", 3),
+              HasSubstr("is not a multiple of llama.attention.head_count 3"));
 }
 
 TEST(GgufHeader, factors_of_the_rotary_embedding) {
@@ -77,13 +84,16 @@ TEST(GgufHeader, factors_of_the_rotary_embedding) {
       GgufBuilder file = header();
       file.entry("llama.attention.key_length", signed_64, raw(key_length));
       file.tensor("rope_freqs.weight", {factors}, 0, std::string(factors * 4, '\0'));
-      EXPECT_THAT(refused(file), HasSubstr(factors == 0 ? "'rope_freqs.weight' has a dimension of 0" : key_length == 8 ? "is not F32 [4]" : "key_length"));
+      EXPECT_THAT(refused(file), HasSubstr(factors == 0 ? "'rope_freqs.weight' has a dimension of 0"
+                                           : key_length == 8 ? "is not F32 [4]"
+                                                             : "key_length"));
     }
   }
 }
 
 TEST(GgufHeader, reals) {
-  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base", "llama.rope.scaling.factor"}) {
+  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base",
+                                "llama.rope.scaling.factor"}) {
     for (const float value : {0.f, -1.f, NAN, INFINITY}) {
       GgufBuilder file = header(key);
       file.word("llama.rope.scaling.type", "linear");
@@ -94,24 +104,31 @@ TEST(GgufHeader, reals) {
 }
 
 TEST(GgufHeader, ids_of_tokens) {
-  for (const std::string key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.padding_token_id"}) {
+  for (const std::string key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                "tokenizer.ggml.eot_token_id", "tokenizer.ggml.padding_token_id"}) {
     for (const int64_t value : {int64_t{-1}, int64_t{1} << 40}) {
-      EXPECT_THAT(refused(key, value), HasSubstr("m.gguf: the metadata key " + key + " is " + std::to_string(value)));
+      EXPECT_THAT(refused(key, value),
+                  HasSubstr("m.gguf: the metadata key " + key + " is " + std::to_string(value)));
     }
-    EXPECT_THAT(refused(key, 4), AllOf(HasSubstr("m.gguf"), HasSubstr("is 4 (the vocabulary has"))) << "beyond the matrix";
+    EXPECT_THAT(refused(key, 4), AllOf(HasSubstr("m.gguf"), HasSubstr("is 4 (the vocabulary has")))
+        << "beyond the matrix";
   }
   GgufBuilder types = header();
-  types.entry("tokenizer.ggml.token_type", 9, raw(signed_64) + raw(uint64_t{1}) + raw(int64_t{1} << 40));
-  EXPECT_THAT(refused(types), HasSubstr("m.gguf: the metadata key tokenizer.ggml.token_type holds 1099511627776"));
+  types.entry("tokenizer.ggml.token_type", 9,
+              raw(signed_64) + raw(uint64_t{1}) + raw(int64_t{1} << 40));
+  EXPECT_THAT(refused(types),
+              HasSubstr("m.gguf: the metadata key tokenizer.ggml.token_type holds 1099511627776"));
 }
 
 // A file that is mostly a hole costs nobody anything; what is read from its header takes memory.
 TEST(GgufHeader, its_length_is_limited) {
   const Scratch scratch;
-  const auto path = scratch.write("m.gguf", std::string("GGUF") + raw(uint32_t{3}) + raw(uint64_t{0}) + raw(uint64_t{1}) + gguf_text("x") + raw(uint32_t{9}) +
-                                                raw(uint32_t{0}) + raw(uint64_t{1} << 31));
+  const auto path = scratch.write(
+      "m.gguf", std::string("GGUF") + raw(uint32_t{3}) + raw(uint64_t{0}) + raw(uint64_t{1}) +
+                    gguf_text("x") + raw(uint32_t{9}) + raw(uint32_t{0}) + raw(uint64_t{1} << 31));
   std::filesystem::resize_file(path, uint64_t{1} << 32);
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(path); }), HasSubstr("2147483648 array elements"));
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(path); }),
+              HasSubstr("2147483648 array elements"));
 }
 
 }  // namespace

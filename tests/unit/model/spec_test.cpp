@@ -32,15 +32,17 @@ struct Published {
 class PublishedShape : public testing::TestWithParam<Published> {};
 
 TEST_P(PublishedShape, HasThePublishedParameterCount) {
-  const auto shape = config::load_model_shape(test::source_folder() / "inputs" / "models" / GetParam().name);
+  const auto shape =
+      config::load_model_shape(test::source_folder() / "inputs" / "models" / GetParam().name);
   const auto spec = describe(shape, HeadKind::language);
   EXPECT_EQ(spec.elements(), GetParam().parameters) << config::describe(shape, spec.elements());
 }
-INSTANTIATE_TEST_SUITE_P(Models, PublishedShape,
-                         testing::Values(Published{"llama3-8b", 8030261248}, Published{"llama3-70b", 70553706496},
-                                         Published{"smollm2-135m", 134515008}, Published{"smollm2-360m", 361821120},
-                                         Published{"smollm2-1.7b", 1711376384}, Published{"qwen2.5-0.5b", 494032768},
-                                         Published{"qwen2.5-7b", 7615616512}, Published{"qwen3-0.6b", 596049920}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, PublishedShape,
+    testing::Values(Published{"llama3-8b", 8030261248}, Published{"llama3-70b", 70553706496},
+                    Published{"smollm2-135m", 134515008}, Published{"smollm2-360m", 361821120},
+                    Published{"smollm2-1.7b", 1711376384}, Published{"qwen2.5-0.5b", 494032768},
+                    Published{"qwen2.5-7b", 7615616512}, Published{"qwen3-0.6b", 596049920}));
 
 TEST(Describe, lists_what_the_shape_asks_for) {
   for (const bool tied : {false, true}) {
@@ -52,7 +54,8 @@ TEST(Describe, lists_what_the_shape_asks_for) {
       ASSERT_EQ(spec.stages.size(), 4u);
       EXPECT_EQ(spec.stages[1].parameters.size(), bias ? 13u : 9u);
       EXPECT_EQ(spec.stages[2].layer, 1);
-      EXPECT_EQ(spec.parameters[spec.head_parameter()].role, tied ? Role::embedding : Role::lm_head);
+      EXPECT_EQ(spec.parameters[spec.head_parameter()].role,
+                tied ? Role::embedding : Role::lm_head);
       EXPECT_EQ(spec.stages[3].parameters[1], spec.head_parameter());
     }
   }
@@ -66,7 +69,8 @@ TEST(Describe, score_head_has_its_own_name_and_one_row) {
   const auto& head = spec.parameters[spec.index_of(Role::score)];
   EXPECT_EQ(head.spec.name, "value_head.weight");
   EXPECT_EQ(head.spec.shape, (std::vector<int64_t>{1, 48}));
-  EXPECT_EQ(spec.parameters[spec.index_of(Role::up, 1)].spec.name, "model.layers.1.mlp.up_proj.weight");
+  EXPECT_EQ(spec.parameters[spec.index_of(Role::up, 1)].spec.name,
+            "model.layers.1.mlp.up_proj.weight");
   EXPECT_THROW(spec.index_of(Role::lm_head), InternalError);
 }
 
@@ -96,7 +100,8 @@ TEST(TensorParallelLayout, covers_every_element_once_where_it_is_cut) {
         const bool whole = layout.block(i, 0).elements() == tensor.elements();
         EXPECT_EQ(elements, whole ? degree * tensor.elements() : tensor.elements()) << tensor.name;
         const Role role = spec.parameters[i].role;
-        const bool norm = role == Role::input_norm || role == Role::post_norm || role == Role::final_norm || role == Role::o_bias;
+        const bool norm = role == Role::input_norm || role == Role::post_norm ||
+                          role == Role::final_norm || role == Role::o_bias;
         EXPECT_EQ(whole, norm || degree == 1) << tensor.name;
       }
     }
@@ -106,7 +111,8 @@ TEST(TensorParallelLayout, covers_every_element_once_where_it_is_cut) {
 TEST(TensorParallelLayout, three_groups_on_two_ranks) {
   const auto spec = describe(small_shape(), HeadKind::language);
   const auto layout = tensor_parallel_layout(spec, 2);
-  const auto q = spec.index_of(Role::q, 0), k = spec.index_of(Role::k, 0), o = spec.index_of(Role::o, 0);
+  const auto q = spec.index_of(Role::q, 0), k = spec.index_of(Role::k, 0),
+             o = spec.index_of(Role::o, 0);
   EXPECT_EQ(layout.block(q, 0), (base::Block{0, 32, 0, 48}));  // 2 groups of 2 heads of 8
   EXPECT_EQ(layout.block(q, 1), (base::Block{32, 16, 0, 48}));
   EXPECT_EQ(layout.block(k, 1), (base::Block{16, 8, 0, 48}));
@@ -136,8 +142,9 @@ TEST(InitialValues, do_not_depend_on_the_block) {
   initial_values(spec, index, block, 5, part.data());
   for (int64_t row = 0; row < block.rows; ++row) {
     for (int64_t column = 0; column < block.columns; ++column) {
-      EXPECT_EQ(part[static_cast<size_t>(row * block.columns + column)],
-                whole[static_cast<size_t>((block.row + row) * tensor.columns() + block.column + column)]);
+      EXPECT_EQ(
+          part[static_cast<size_t>(row * block.columns + column)],
+          whole[static_cast<size_t>((block.row + row) * tensor.columns() + block.column + column)]);
     }
   }
 }
@@ -151,7 +158,8 @@ TEST(InitialValues, have_the_distribution_of_their_role) {
     const auto index = spec.index_of(role, layer);
     const auto& tensor = spec.parameters[index].spec;
     at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(at::kFloat));
-    initial_values(spec, index, {0, tensor.rows(), 0, tensor.columns()}, 1, out.mutable_data_ptr<float>());
+    initial_values(spec, index, {0, tensor.rows(), 0, tensor.columns()}, 1,
+                   out.mutable_data_ptr<float>());
     return out;
   };
   const at::Tensor embedding = draw(Role::embedding, -1);
@@ -164,7 +172,8 @@ TEST(InitialValues, have_the_distribution_of_their_role) {
 }
 
 TEST(InitialValues, actor_and_critic_share_the_backbone) {
-  const auto actor = describe(small_shape(), HeadKind::language), critic = describe(small_shape(), HeadKind::score);
+  const auto actor = describe(small_shape(), HeadKind::language),
+             critic = describe(small_shape(), HeadKind::score);
   std::vector<float> a(48), b(48);
   initial_values(actor, actor.index_of(Role::q, 1), {3, 1, 0, 48}, 9, a.data());
   initial_values(critic, critic.index_of(Role::q, 1), {3, 1, 0, 48}, 9, b.data());

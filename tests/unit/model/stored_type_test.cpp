@@ -37,17 +37,18 @@ TEST(StoredType, every_half_converts_as_libtorch_does) {
 
 TEST(StoredType, rounds_as_libtorch_does) {
   at::Tensor values = at::randn({100000}, at::TensorOptions().dtype(at::kFloat));
-  values =
-      at::cat({values, values.mul(1e-5), values.mul(1e-7), values.mul(1e4),
-               at::tensor({65519.f, 65520.f, 1e30f, 3.4e38f, 0.f, -0.f}), at::full({2}, std::numeric_limits<float>::infinity())});
-  for (const auto& [type, torch] : {std::pair(StoredType::bf16, at::kBFloat16), std::pair(StoredType::f16, at::kHalf)}) {
+  values = at::cat({values, values.mul(1e-5), values.mul(1e-7), values.mul(1e4),
+                    at::tensor({65519.f, 65520.f, 1e30f, 3.4e38f, 0.f, -0.f}),
+                    at::full({2}, std::numeric_limits<float>::infinity())});
+  for (const auto& [type, torch] :
+       {std::pair(StoredType::bf16, at::kBFloat16), std::pair(StoredType::f16, at::kHalf)}) {
     at::Tensor got = at::empty(values.sizes(), at::TensorOptions().dtype(torch));
     from_float(type, values.const_data_ptr<float>(), static_cast<size_t>(values.numel()),
                static_cast<std::byte*>(got.mutable_data_ptr()));
     EXPECT_TRUE(at::equal(got, values.to(torch))) << name_of(type);
     at::Tensor wide = at::empty_like(values);
-    to_float(type, static_cast<const std::byte*>(got.const_data_ptr()), static_cast<size_t>(values.numel()),
-             wide.mutable_data_ptr<float>());
+    to_float(type, static_cast<const std::byte*>(got.const_data_ptr()),
+             static_cast<size_t>(values.numel()), wide.mutable_data_ptr<float>());
     EXPECT_TRUE(at::equal(wide, got.to(at::kFloat))) << name_of(type);
   }
 }

@@ -1,4 +1,5 @@
-// Tensor parallelism in one process: the shards of every rank computed by threads, a strategy's `spread` and `reduce` adding them.
+// Tensor parallelism in one process: the shards of every rank computed by threads, a strategy's
+// `spread` and `reduce` adding them.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,9 @@ class DrawnWeights : public model::WeightSource {
   explicit DrawnWeights(const model::ModelSpec& spec) : spec_(spec) {}
   std::vector<std::string> names() const override { return {}; }
   bool contains(std::string_view) const override { return true; }
-  const base::TensorSpec& spec(std::string_view name) const override { return spec_.parameters[index(name)].spec; }
+  const base::TensorSpec& spec(std::string_view name) const override {
+    return spec_.parameters[index(name)].spec;
+  }
   std::string_view type_name(std::string_view) const override { return "F32"; }
   void read(std::string_view name, const base::Block& block, float* out) const override {
     const auto role = spec_.parameters[index(name)].role;
@@ -58,24 +61,34 @@ at::Tensor sum_of_ranks(Meeting& meeting, int rank, const at::Tensor& mine) {
 // Forward or backward the sum, the other way the identity.
 template <bool sum_forward>
 struct Sum : torch::autograd::Function<Sum<sum_forward>> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Meeting* meeting, int64_t rank) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            Meeting* meeting, int64_t rank) {
     context->saved_data["meeting"] = reinterpret_cast<int64_t>(meeting);
     context->saved_data["rank"] = rank;
     return sum_forward ? sum_of_ranks(*meeting, static_cast<int>(rank), x.detach()) : x.view_as(x);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     auto* meeting = reinterpret_cast<Meeting*>(context->saved_data["meeting"].toInt());
     const auto rank = static_cast<int>(context->saved_data["rank"].toInt());
-    return {sum_forward ? gradients[0] : sum_of_ranks(*meeting, rank, gradients[0]), at::Tensor(), at::Tensor()};
+    return {sum_forward ? gradients[0] : sum_of_ranks(*meeting, rank, gradients[0]), at::Tensor(),
+            at::Tensor()};
   }
 };
 
 class ShardStrategy : public model::Strategy {
  public:
-  ShardStrategy(Meeting& meeting, int rank, base::Block vocabulary) : meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
-  at::Tensor spread(const at::Tensor& whole) override { return Sum<false>::apply(whole, &meeting_, rank_); }
-  at::Tensor reduce(const at::Tensor& partial) override { return Sum<true>::apply(partial, &meeting_, rank_); }
-  std::pair<int64_t, int64_t> vocabulary_rows(int64_t) override { return {vocabulary_.row, vocabulary_.rows}; }
+  ShardStrategy(Meeting& meeting, int rank, base::Block vocabulary)
+      : meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
+  at::Tensor spread(const at::Tensor& whole) override {
+    return Sum<false>::apply(whole, &meeting_, rank_);
+  }
+  at::Tensor reduce(const at::Tensor& partial) override {
+    return Sum<true>::apply(partial, &meeting_, rank_);
+  }
+  std::pair<int64_t, int64_t> vocabulary_rows(int64_t) override {
+    return {vocabulary_.row, vocabulary_.rows};
+  }
 
  private:
   Meeting& meeting_;
@@ -99,15 +112,18 @@ config::ModelShape shape_of(int64_t groups) {
 
 at::Tensor slice_of(const at::Tensor& whole, const base::Block& block) {
   const at::Tensor rows = whole.narrow(0, block.row, block.rows);
-  return whole.dim() == 2 ? rows.narrow(1, block.column, block.columns).contiguous() : rows.contiguous();
+  return whole.dim() == 2 ? rows.narrow(1, block.column, block.columns).contiguous()
+                          : rows.contiguous();
 }
 
-// Logits, and the gradients of the sum of their squares: a shard's are slices of the whole model's, but for rounding (those of q and k are
-// small differences of large numbers).
+// Logits, and the gradients of the sum of their squares: a shard's are slices of the whole model's,
+// but for rounding (those of q and k are small differences of large numbers).
 TEST(TensorParallel, shards_add_up_to_the_whole_model) {
   using config::Architecture;
-  for (const auto& [architecture, groups, ranks] : {std::tuple(Architecture::llama, 2, 2), std::tuple(Architecture::qwen3, 2, 2), std::tuple(Architecture::qwen3, 3, 2),
-                                                    std::tuple(Architecture::llama, 3, 3), std::tuple(Architecture::llama, 4, 1)}) {
+  for (const auto& [architecture, groups, ranks] :
+       {std::tuple(Architecture::llama, 2, 2), std::tuple(Architecture::qwen3, 2, 2),
+        std::tuple(Architecture::qwen3, 3, 2), std::tuple(Architecture::llama, 3, 3),
+        std::tuple(Architecture::llama, 4, 1)}) {
     auto shape = shape_of(groups);
     shape.architecture = architecture;
     const auto spec = model::describe(shape, model::HeadKind::language);
@@ -119,7 +135,8 @@ TEST(TensorParallel, shards_add_up_to_the_whole_model) {
     std::vector<WholeModel> shards(static_cast<size_t>(ranks), whole);
     for (int rank = 0; rank < ranks; ++rank) {
       auto& shard = shards[static_cast<size_t>(rank)];
-      for (size_t i = 0; i < shard.parameters.size(); ++i) shard.parameters[i] = slice_of(whole.parameters[i], layout.block(i, rank)).clone();
+      for (size_t i = 0; i < shard.parameters.size(); ++i)
+        shard.parameters[i] = slice_of(whole.parameters[i], layout.block(i, rank)).clone();
       shard.require_grad();
     }
     whole.require_grad();
@@ -132,14 +149,17 @@ TEST(TensorParallel, shards_add_up_to_the_whole_model) {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         const auto& shard = shards[static_cast<size_t>(rank)];
-        ShardStrategy strategy(meeting, rank, layout.block(spec.index_of(model::Role::embedding), rank));
-        const at::Tensor mine = at::linear(strategy.spread(shard.hidden(batch, strategy)), shard.head());
+        ShardStrategy strategy(meeting, rank,
+                               layout.block(spec.index_of(model::Role::embedding), rank));
+        const at::Tensor mine =
+            at::linear(strategy.spread(shard.hidden(batch, strategy)), shard.head());
         mine.square().sum().backward();
         shard_logits[static_cast<size_t>(rank)] = mine.detach();
       });
     }
     for (auto& thread : threads) thread.join();
-    EXPECT_TRUE(at::allclose(at::cat(shard_logits, 1), logits, 1e-5, 1e-5)) << groups << " groups on " << ranks << " ranks";
+    EXPECT_TRUE(at::allclose(at::cat(shard_logits, 1), logits, 1e-5, 1e-5))
+        << groups << " groups on " << ranks << " ranks";
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       const at::Tensor& want = whole.parameters[i].grad();
       const double limit = 1e-4 * want.abs().max().item<double>();

@@ -14,12 +14,14 @@ struct WholeModel {
   model::Rope rope;
 
   // A score head that the source lacks is drawn with seed 0.
-  WholeModel(const model::ModelSpec& description, const model::WeightSource& weights, at::ScalarType type = at::kFloat)
+  WholeModel(const model::ModelSpec& description, const model::WeightSource& weights,
+             at::ScalarType type = at::kFloat)
       : spec(description) {
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       const auto& tensor = spec.parameters[i].spec;
       at::Tensor values = at::empty(tensor.shape, at::TensorOptions().dtype(at::kFloat));
-      model::load_parameter(spec, i, {0, tensor.rows(), 0, tensor.columns()}, weights, 0, values.mutable_data_ptr<float>());
+      model::load_parameter(spec, i, {0, tensor.rows(), 0, tensor.columns()}, weights, 0,
+                            values.mutable_data_ptr<float>());
       parameters.push_back(values.to(type));
     }
     rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
@@ -38,7 +40,8 @@ struct WholeModel {
   // [T, D] after the final norm.
   at::Tensor hidden(const model::PackedBatch& batch, model::Strategy& strategy) const {
     at::Tensor x;
-    for (size_t s = 0; s < spec.stages.size(); ++s) x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, rope, strategy);
+    for (size_t s = 0; s < spec.stages.size(); ++s)
+      x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, rope, strategy);
     return x;
   }
   at::Tensor hidden(const model::PackedBatch& batch) const {

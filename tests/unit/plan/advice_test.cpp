@@ -1,4 +1,5 @@
-// Advice that is followed: what `trireme plan` and a refused job say to set is set, as a user would, and planned again.
+// Advice that is followed: what `trireme plan` and a refused job say to set is set, as a user
+// would, and planned again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +33,12 @@ plan::Machine gpus(int64_t bytes) {
 
 // Whatever the fullest rank is said to be, no rank has more, and no node.
 TEST(Fit, BoundsEveryRankAndNode) {
-  for (const auto& [trainer, generator] : {std::pair{"", ""}, {"2", "2"}, {"3", "1"}, {"0-1", "0-3"}, {"2-3", "0-3"}, {"1-3", "0-3"}}) {
+  for (const auto& [trainer, generator] : {std::pair{"", ""},
+                                           {"2", "2"},
+                                           {"3", "1"},
+                                           {"0-1", "0-3"},
+                                           {"2-3", "0-3"},
+                                           {"1-3", "0-3"}}) {
     for (const int64_t device : {int64_t{0}, int64_t{1} << 34}) {
       for (const auto& [group, degree] : {std::pair{0, 1}, {1, 1}, {0, 2}, {1, 2}}) {
         config::Options options = small_deck();
@@ -43,20 +49,28 @@ TEST(Fit, BoundsEveryRankAndNode) {
         options.generate.tensor_parallel = degree;
         config::ModelShape shape = small_shape(2, 6, 3);
         shape.ffn = 320;  // five units of 64: the second of two ranks has three of them
-        if (config::resolve_ranks(options.ranks, 4, config::block_nodes(4, 2)).generator.size() % static_cast<size_t>(degree) != 0) continue;
-        const SmallJob small(options, shape, 2, 2, {.name = "m", .device_bytes = device, .host_bytes = int64_t{1} << 34});
+        if (config::resolve_ranks(options.ranks, 4, config::block_nodes(4, 2)).generator.size() %
+                static_cast<size_t>(degree) !=
+            0)
+          continue;
+        const SmallJob small(options, shape, 2, 2,
+                             {.name = "m", .device_bytes = device, .host_bytes = int64_t{1} << 34});
         const plan::Fit fit = plan::fit(small.job());
         std::vector<std::vector<int64_t>> nodes(2, std::vector<int64_t>(plan::phase_count, 0));
         for (int rank = 0; rank < 4; ++rank) {
           const plan::Ledger ledger = plan::memory_of_rank(small.job(), rank);
-          EXPECT_LE(ledger.peak(Place::device), fit.device.peak) << trainer << "/" << generator << ", rank " << rank;
+          EXPECT_LE(ledger.peak(Place::device), fit.device.peak)
+              << trainer << "/" << generator << ", rank " << rank;
           EXPECT_LE(ledger.peak(Place::host), fit.host.peak);
           for (int i = 0; i < plan::phase_count; ++i) {
-            nodes[static_cast<size_t>(rank / 2)][static_cast<size_t>(i)] += ledger.bytes(Place::host, static_cast<Phase>(i));
+            nodes[static_cast<size_t>(rank / 2)][static_cast<size_t>(i)] +=
+                ledger.bytes(Place::host, static_cast<Phase>(i));
           }
         }
-        for (const auto& node : nodes) EXPECT_LE(*std::max_element(node.begin(), node.end()), fit.node_bytes);
-        EXPECT_EQ(fit.device.peak, plan::memory_of_rank(small.job(), fit.device.rank).peak(Place::device));
+        for (const auto& node : nodes)
+          EXPECT_LE(*std::max_element(node.begin(), node.end()), fit.node_bytes);
+        EXPECT_EQ(fit.device.peak,
+                  plan::memory_of_rank(small.job(), fit.device.rank).peak(Place::device));
       }
     }
   }
@@ -98,7 +112,10 @@ TEST(CachesBesideTraining, StayWhereNineTenthsOfTheMemoryHoldAll) {
     const plan::CachesBesideTraining caches = plan::caches_beside_training(small.job());
     EXPECT_FALSE(caches.stay);
     EXPECT_GT(caches.bytes, 0);
-    EXPECT_THAT(plan::describe(caches), testing::HasSubstr("given back while trainers of the rank work (generate.keep_kv_memory = false)"));
+    EXPECT_THAT(
+        plan::describe(caches),
+        testing::HasSubstr(
+            "given back while trainers of the rank work (generate.keep_kv_memory = false)"));
   }
 }
 
@@ -106,13 +123,19 @@ TEST(CachesBesideTraining, AreThoseOfGeneratorsThatTakeTurnsWithTrainers) {
   const auto bytes = [](const std::vector<std::string>& overrides, int nodes = 1) {
     config::Options options = small_deck();
     options.generate.kv_memory = {0, 1 << 20};
-    return plan::caches_beside_training(SmallJob(options, small_shape(), nodes, 2, gpus(int64_t{80} << 30)).with(overrides).job()).bytes;
+    return plan::caches_beside_training(
+               SmallJob(options, small_shape(), nodes, 2, gpus(int64_t{80} << 30))
+                   .with(overrides)
+                   .job())
+        .bytes;
   };
   EXPECT_EQ(bytes({"ranks.trainer=1", "ranks.generator=1"}), 0);
   EXPECT_EQ(bytes({"train.async_depth=1"}), 0) << "they work at the same time";
   const SmallJob small(small_deck(), small_shape(), 1, 2, gpus(int64_t{80} << 30));
-  const int64_t weights = plan::generator_weight_bytes(small.models.slices, 0, config::bytes_per_element(small.compute()));
-  EXPECT_EQ(bytes({"weightsync.delta=false"}, 2) - bytes({}, 2), weights) << "deltas need them where they are";
+  const int64_t weights = plan::generator_weight_bytes(small.models.slices, 0,
+                                                       config::bytes_per_element(small.compute()));
+  EXPECT_EQ(bytes({"weightsync.delta=false"}, 2) - bytes({}, 2), weights)
+      << "deltas need them where they are";
   EXPECT_GT(bytes({}, 2), 0);
 }
 
@@ -130,7 +153,8 @@ TEST(NearestFits, FitWhenTheyAreSet) {
       shape.head_dim = 128;
       shape.ffn = 2048;
       shape.vocab = 32000;
-      const SmallJob given = SmallJob(options, shape, 1, 8, gpus(megabytes * 1'000'000)).with({std::string("model.dtype=") + dtype});
+      const SmallJob given = SmallJob(options, shape, 1, 8, gpus(megabytes * 1'000'000))
+                                 .with({std::string("model.dtype=") + dtype});
       if (plan::fit(given.job()).fits()) continue;
       for (const auto& remedy : plan::nearest_fits(given.job(), given.cut(), 6)) {
         EXPECT_TRUE(remedy.fit.fits()) << remedy.change;
@@ -190,15 +214,18 @@ TEST(FewestRecomputed, KeepsWhatTheMachineHasRoomFor) {
   EXPECT_EQ(fewest("1", four - 1), 5);
   EXPECT_EQ(fewest("0.5", all + 2 * (three - all)), 5) << "half of what is left";
   EXPECT_EQ(fewest("1", int64_t{1} << 40), 0);
-  EXPECT_EQ(peak(least, fewest("1", 1 << 20)), all) << "where nothing fits, what is kept makes it no worse";
+  EXPECT_EQ(peak(least, fewest("1", 1 << 20)), all)
+      << "where nothing fits, what is kept makes it no worse";
 }
 
 TEST(Search, LeavesRecomputationToKeepMemory) {
   const SmallJob given = long_sequences({"train.keep_memory=0.5"}, 80'000);
   const plan::SearchResult found = plan::search(given.job(), given.cut(), 5);
   ASSERT_FALSE(found.best.empty());
-  for (const auto& candidate : found.best) EXPECT_EQ(candidate.deck.find("train.recompute"), std::string::npos) << candidate.deck;
-  EXPECT_GT(plan::search(long_sequences({}, 80'000).job(), given.cut(), 1).best.front().time.total, 0);
+  for (const auto& candidate : found.best)
+    EXPECT_EQ(candidate.deck.find("train.recompute"), std::string::npos) << candidate.deck;
+  EXPECT_GT(plan::search(long_sequences({}, 80'000).job(), given.cut(), 1).best.front().time.total,
+            0);
   // As with the number of blocks that a run of that deck would take.
   std::vector<std::string> overrides{"train.keep_memory=0.5"};
   std::istringstream words(found.best.front().deck);
@@ -216,10 +243,12 @@ TEST(Search, PutsTheOptimizersStateOnTheHostWhereThatHelps) {
     const plan::SearchResult found = plan::search(job.job(), job.cut(), 1000);
     EXPECT_FALSE(found.best.empty());
     std::set<bool> out;
-    for (const auto& candidate : found.best) out.insert(candidate.deck.find("train.optimizer_offload=true") != std::string::npos);
+    for (const auto& candidate : found.best)
+      out.insert(candidate.deck.find("train.optimizer_offload=true") != std::string::npos);
     return std::pair(out, found.best.empty() ? std::string() : found.best.front().deck);
   };
-  // Most of the memory is the optimizer's state: with 60 % of the need without offload only offload fits.
+  // Most of the memory is the optimizer's state: with 60 % of the need without offload only offload
+  // fits.
   config::Options options = small_deck();
   options.train.micro_batch_tokens = 512;
   options.generate.kv_memory = {0, 1 << 20};
@@ -230,7 +259,8 @@ TEST(Search, PutsTheOptimizersStateOnTheHostWhereThatHelps) {
   SmallJob job(options, shape, 1, 2, gpus(int64_t{1} << 40));
   const auto [both, fastest] = offloads(job);
   EXPECT_EQ(both, (std::set<bool>{false, true}));
-  EXPECT_NE(fastest.find("train.optimizer_offload=false"), std::string::npos) << "copies take time: " << fastest;
+  EXPECT_NE(fastest.find("train.optimizer_offload=false"), std::string::npos)
+      << "copies take time: " << fastest;
   const int64_t on_device = plan::fit(job.job()).device.peak;
   job.machine.device_bytes = on_device * 6 / 10;
   EXPECT_EQ(offloads(job).first, std::set<bool>{true});
@@ -239,19 +269,24 @@ TEST(Search, PutsTheOptimizersStateOnTheHostWhereThatHelps) {
 // Over a slow network gradients are faster that go to their owners once a step.
 TEST(Search, AddsGradientsUpFirstWhereThatPays) {
   config::Options options = small_deck();
-  options.rollout.batch_size = options.train.batch_size = 1024;  // several micro-batches, however many tokens each has
+  options.rollout.batch_size = options.train.batch_size =
+      1024;  // several micro-batches, however many tokens each has
   SmallJob job(options, small_shape(16, 16, 2), 2, 1, gpus(int64_t{1} << 40));
   job.machine.network = 1e8;
   int sharded = 0;
   for (const auto& candidate : plan::search(job.job(), job.cut(), 1000).best) {
     // Copies of the whole model meet once a step anyway, and one trainer meets nobody.
-    if (!candidate.deck.starts_with("colocated") || candidate.deck.find("train.shard_group=0") == std::string::npos) continue;
+    if (!candidate.deck.starts_with("colocated") ||
+        candidate.deck.find("train.shard_group=0") == std::string::npos)
+      continue;
     ++sharded;
     EXPECT_NE(candidate.deck.find("train.reduce_once=true"), std::string::npos) << candidate.deck;
   }
   EXPECT_GT(sharded, 0);
   const SmallJob alone(options, small_shape(16, 16, 2), 1, 1, gpus(int64_t{1} << 40));
-  for (const auto& candidate : plan::search(alone.job(), alone.cut(), 1000).best) EXPECT_EQ(candidate.deck.find("train.reduce_once=true"), std::string::npos) << "nobody to send to";
+  for (const auto& candidate : plan::search(alone.job(), alone.cut(), 1000).best)
+    EXPECT_EQ(candidate.deck.find("train.reduce_once=true"), std::string::npos)
+        << "nobody to send to";
 }
 
 TEST(Search, NamesDecksThatStartAndAreAsSaid) {
@@ -278,13 +313,12 @@ TEST(Search, NamesDecksThatStartAndAreAsSaid) {
       }
       const SmallJob taken = given.with(overrides);
       EXPECT_NO_THROW(config::check_placement(taken.options, taken.roles)) << candidate.deck;
-      if (finished_first) {
-        EXPECT_EQ(taken.options.train.async_depth, 1) << candidate.deck;
-      }
+      if (finished_first) { EXPECT_EQ(taken.options.train.async_depth, 1) << candidate.deck; }
       const plan::Fit fit = plan::fit(taken.job());
       EXPECT_TRUE(fit.fits());
       EXPECT_EQ(fit.device.peak, candidate.fit.device.peak) << candidate.deck;
-      EXPECT_DOUBLE_EQ(plan::iteration_time(taken.job()).total, candidate.time.total) << candidate.deck;
+      EXPECT_DOUBLE_EQ(plan::iteration_time(taken.job()).total, candidate.time.total)
+          << candidate.deck;
     }
     EXPECT_EQ(plan::search(given.job(), given.cut(), 2).best.size(), 2u);
   }

@@ -19,15 +19,20 @@ using plan::Phase;
 using plan::Place;
 using testing::HasSubstr;
 
-// Of 3 ranks one has 4 x 8 of the embedding and the head, 3 x 8 of q and o, 2 x 8 of k and v, 6 x 8 of gate and up, 3 x 16 of down, 3 of each norm.
+// Of 3 ranks one has 4 x 8 of the embedding and the head, 3 x 8 of q and o, 2 x 8 of k and v, 6 x 8
+// of gate and up, 3 x 16 of down, 3 of each norm.
 TEST(ModelBytes, OfThreeRanksByHand) {
   const plan::ModelLayout model = layout(model::describe(small_shape(), model::HeadKind::language));
   EXPECT_EQ(plan::elements(model), 2 * 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
   EXPECT_EQ(plan::shard_elements(model, 3), 12 * 64) << "each part takes a word of 64";
-  // In units of 32: gate, up and down take two each. Of all three ranks: q 72 -> 96, k 48 -> 64, gate 144 -> 160, a norm 9 -> 32.
-  constexpr int64_t own = (12 + 3) * 32, block = 2 * 96 + 2 * 64 + 3 * 160 + 2 * 32, all = 96 + block + 32 + 96, two = block + 32 + 96;
+  // In units of 32: gate, up and down take two each. Of all three ranks: q 72 -> 96, k 48 -> 64,
+  // gate 144 -> 160, a norm 9 -> 32.
+  constexpr int64_t own = (12 + 3) * 32, block = 2 * 96 + 2 * 64 + 3 * 160 + 2 * 32,
+                    all = 96 + block + 32 + 96, two = block + 32 + 96;
   constexpr int64_t slice = 2 * 24 + 2 * 16 + 3 * 48 + 2 * 3;  // of the block, without padding
-  const auto bytes = [&](Exchange exchange, plan::Training training, bool average) { return plan::sharded_model_bytes(model, 3, 2, training, average, exchange); };
+  const auto bytes = [&](Exchange exchange, plan::Training training, bool average) {
+    return plan::sharded_model_bytes(model, 3, 2, training, average, exchange);
+  };
   const auto host = bytes(Exchange::host_ring, plan::Training::trainable, true);
   EXPECT_EQ(host.weights_own, 2 * own);
   EXPECT_EQ(host.weights_ring, 2 * two);
@@ -44,23 +49,30 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
   EXPECT_EQ(window.weights_ring, 0);
   EXPECT_EQ(window.receive, 0);
-  const auto nodes = plan::sharded_model_bytes(model, 3, 2, plan::Training::trainable, false, Exchange::node_windows, 2);
+  const auto nodes = plan::sharded_model_bytes(model, 3, 2, plan::Training::trainable, false,
+                                               Exchange::node_windows, 2);
   EXPECT_EQ(nodes.weights_own, 2 * all / 2) << "a half of the node's";
   EXPECT_EQ(nodes.weights_ring, 0);
   EXPECT_EQ(nodes.gradient_slots, 4 * two);
   EXPECT_EQ(nodes.receive, 4 * 3 * slice);
   const auto halves = [&](int ranks, Exchange exchange) {
-    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::trainable, false, exchange, 2, 2);
+    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::trainable, false, exchange, 2,
+                                     2);
   };
   EXPECT_EQ(halves(3, Exchange::host_ring).receive, 2 * 2 * slice) << "gradients travel in bf16";
   EXPECT_EQ(halves(3, Exchange::device_ring).receive, 2 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).receive, 2 * 3 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).gradient_slots, 4 * two) << "rounded where they lie";
-  EXPECT_EQ(halves(1, Exchange::device_ring).receive, plan::sharded_model_bytes(model, 1, 2, plan::Training::trainable, false, Exchange::device_ring).receive)
+  EXPECT_EQ(halves(1, Exchange::device_ring).receive,
+            plan::sharded_model_bytes(model, 1, 2, plan::Training::trainable, false,
+                                      Exchange::device_ring)
+                .receive)
       << "a single rank rounds nothing";
   const auto frozen = bytes(Exchange::host_ring, plan::Training::frozen, true);
   EXPECT_EQ(frozen.weights_ring, 2 * two);
-  EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients + frozen.moments + frozen.average, 0);
+  EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients +
+                frozen.moments + frozen.average,
+            0);
 }
 
 TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
@@ -68,15 +80,18 @@ TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
   shape.tied = true;
   const plan::ModelLayout model = layout(model::describe(shape, model::HeadKind::language));
   EXPECT_EQ(plan::elements(model), 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
-  const auto bytes = plan::sharded_model_bytes(model, 1, 4, plan::Training::frozen, false, Exchange::host_ring);
+  const auto bytes =
+      plan::sharded_model_bytes(model, 1, 4, plan::Training::frozen, false, Exchange::host_ring);
   EXPECT_EQ(bytes.weights_own, 4 * (96 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 32));
-  EXPECT_EQ(bytes.weights_ring, 4 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 32 + 32 + 96)) << "the block and the head";
+  EXPECT_EQ(bytes.weights_ring, 4 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 32 + 32 + 96))
+      << "the block and the head";
 }
 
 TEST(ModelBytes, OfAGenerator) {
   const model::ModelSpec spec = model::describe(small_shape(), model::HeadKind::language);
   // In bf16 and whole: embedding and head 160 -> 192 bytes, a norm 16 -> 64.
-  EXPECT_EQ(plan::generator_weight_bytes(model::tensor_parallel_layout(spec, 1), 0, 2), 2 * 192 + 2 * 128 + 2 * 64 + 3 * 256 + 3 * 64);
+  EXPECT_EQ(plan::generator_weight_bytes(model::tensor_parallel_layout(spec, 1), 0, 2),
+            2 * 192 + 2 * 128 + 2 * 64 + 3 * 256 + 3 * 64);
   for (const bool tied : {false, true}) {
     config::ModelShape shape = small_shape(2, 6, 3);
     shape.tied = tied;
@@ -86,14 +101,16 @@ TEST(ModelBytes, OfAGenerator) {
       for (int rank = 0; rank < degree; ++rank) {
         int64_t want = 0;
         for (size_t p = tied ? 0 : 1; p < whole.parameters.size(); ++p) {
-          if (whole.parameters[p].spec.shape.size() == 2) want += kernels::int8_bytes(slices.block(p, rank).columns, slices.block(p, rank).rows);
+          if (whole.parameters[p].spec.shape.size() == 2)
+            want += kernels::int8_bytes(slices.block(p, rank).columns, slices.block(p, rank).rows);
         }
         EXPECT_EQ(plan::generator_int8_bytes(slices, rank, tied), want);
       }
     }
   }
   EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 1, 2), 2 * 5 * 3 * 4 * 2);
-  EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 2, 2), 2 * 5 * 2 * 4 * 2) << "one of the two ranks has two of three heads";
+  EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 2, 2), 2 * 5 * 2 * 4 * 2)
+      << "one of the two ranks has two of three heads";
 }
 
 int64_t bytes_of(const plan::Ledger& ledger, const std::string& what) {
@@ -104,7 +121,8 @@ int64_t bytes_of(const plan::Ledger& ledger, const std::string& what) {
 
 plan::Machine of_cpus() { return {.name = "cpus", .host_bytes = int64_t{64} << 30}; }
 
-// Two sums of fp32 rows that a node's ranks share; the parts of all ranks where MPI copies them. 100 prompt tokens and 28 sequences of hidden 8.
+// Two sums of fp32 rows that a node's ranks share; the parts of all ranks where MPI copies them.
+// 100 prompt tokens and 28 sequences of hidden 8.
 TEST(GeneratorLedger, CountsThePartsOfSumsOverAReplica) {
   config::Options options;
   options.data.max_len = 64;
@@ -125,7 +143,8 @@ TEST(GeneratorLedger, CountsThePartsOfSumsOverAReplica) {
   EXPECT_EQ(parts(1, 4, of_cpus()), 0);
 }
 
-// No more than the deck's bytes, nor than the logits of a micro-batch: 200 tokens of vocabulary 10 in fp32.
+// No more than the deck's bytes, nor than the logits of a micro-batch: 200 tokens of vocabulary 10
+// in fp32.
 TEST(TrainerLedger, CountsLogitsThatWaitForTheirGradient) {
   config::Options options;
   options.model.dtype = config::ComputeType::fp32;
@@ -155,7 +174,13 @@ TEST(Ledger, AgainstPlainSums) {
     std::vector<plan::Entry> entries;
     for (int i = 0; i < 12; ++i) {
       const auto pick = [&](uint32_t below) { return static_cast<uint32_t>(random() % below); };
-      const plan::Entry entry{"o", std::to_string(i), Place(pick(2)), int64_t{pick(6)} - 1, pick(1 << plan::phase_count), Accuracy(pick(2)), pick(3)};
+      const plan::Entry entry{"o",
+                              std::to_string(i),
+                              Place(pick(2)),
+                              int64_t{pick(6)} - 1,
+                              pick(1 << plan::phase_count),
+                              Accuracy(pick(2)),
+                              pick(3)};
       ledger.add(entry);
       if (entry.bytes > 0) entries.push_back(entry);
     }
@@ -179,7 +204,8 @@ TEST(Ledger, AgainstPlainSums) {
         ASSERT_EQ(ledger.bytes(place, phase, Accuracy::exact), sum - estimated);
         if (sum > peak) std::tie(peak, first) = std::pair(sum, i);
         if (place == Place::host) resident = std::max(resident, sum + mapped);
-        std::stable_sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+        std::stable_sort(there.begin(), there.end(),
+                         [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
         const auto largest = ledger.largest(place, phase, 3);
         ASSERT_EQ(largest.size(), std::min<size_t>(there.size(), 3));
         for (size_t k = 0; k < largest.size(); ++k) ASSERT_EQ(largest[k].what, there[k].what);
@@ -193,7 +219,8 @@ TEST(Ledger, AgainstPlainSums) {
 
 TEST(Ledger, ASumThatDoesNotFitIsNoSmallOne) {
   plan::Ledger ledger;
-  for (int i = 0; i < 2; ++i) ledger.add({"a", "b", Place::host, INT64_MAX, plan::every_phase, Accuracy::exact});
+  for (int i = 0; i < 2; ++i)
+    ledger.add({"a", "b", Place::host, INT64_MAX, plan::every_phase, Accuracy::exact});
   EXPECT_ANY_THROW(ledger.bytes(Place::host, Phase::start));
 }
 
@@ -206,7 +233,8 @@ TEST(KvNeed, OfTheDecksRollouts) {
   EXPECT_EQ(plan::kv_need(options, 20, 4).sequences, 8) << "of nine";
   EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3);
   options.train.async_depth = 1;
-  EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3) << "a batch ends before the next one begins";
+  EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3)
+      << "a batch ends before the next one begins";
   options.train.partial_rollout_enable = true;
   EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 6) << "of two batches";
   EXPECT_EQ(plan::kv_need(options, 20, 4).expected_length, 20 + 80 / 2);

@@ -1,4 +1,5 @@
-// The ledger of the shipped 70B deck against sums that were made by hand from the sources (GB = 1e9 bytes, two decimals).
+// The ledger of the shipped 70B deck against sums that were made by hand from the sources (GB = 1e9
+// bytes, two decimals).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +44,9 @@ config::Options deck_70b() {
 
 struct Job70b {
   explicit Job70b(int nodes, config::Options wanted = deck_70b())
-      : options(std::move(wanted)), node_of_rank(config::block_nodes(8 * nodes, 8)), roles(config::resolve_ranks({}, 8 * nodes, node_of_rank)) {
+      : options(std::move(wanted)),
+        node_of_rank(config::block_nodes(8 * nodes, 8)),
+        roles(config::resolve_ranks({}, 8 * nodes, node_of_rank)) {
     const auto big = model::describe(llama(80, 8192, 64, 28672), model::HeadKind::language);
     const auto small = model::describe(llama(32, 4096, 32, 14336), model::HeadKind::score);
     models.actor = layout(big);
@@ -53,7 +56,8 @@ struct Job70b {
     models.reward_models = {layout(small)};
   }
   plan::Ledger ledger(int rank = 0) const {
-    const plan::Job job{options, roles, node_of_rank, models, *plan::known_machine("h100"), config::DType::bf16};
+    const plan::Job job{
+        options, roles, node_of_rank, models, *plan::known_machine("h100"), config::DType::bf16};
     return plan::memory_of_rank(job, rank);
   }
   config::Options options;
@@ -65,7 +69,8 @@ struct Job70b {
 double gigabytes(const plan::Ledger& ledger, const std::string& owner, const std::string& what) {
   double sum = 0;
   for (const auto& entry : ledger.entries()) {
-    if (entry.owner == owner && (what.empty() || entry.what == what)) sum += 1e-9 * static_cast<double>(entry.bytes);
+    if (entry.owner == owner && (what.empty() || entry.what == what))
+      sum += 1e-9 * static_cast<double>(entry.bytes);
   }
   return sum;
 }
@@ -83,17 +88,25 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
       {"all models", "gradients of two stages", 7.63, 7.63},
       {"all models", "received gradients", 0.13, 0.03},
       {"generator", "weights", 17.64, 17.64},
-      {"actor", "stage inputs", 5.37, 2.68},           // the hand's 81 less the head's, which stands in that phase only; 128 ranks have one sequence each
-      {"actor", "head: gradient of a piece of the vocabulary", 0, 0},  // 6.30 when all of it was made, and cast; 0.07 of a piece, until products added to its slot
-      {"actor", "norm: a chunk in fp64", 0.03, 0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
+      {"actor", "stage inputs", 5.37, 2.68},  // the hand's 81 less the head's, which stands in that
+                                              // phase only; 128 ranks have one sequence each
+      {"actor", "head: gradient of a piece of the vocabulary", 0,
+       0},  // 6.30 when all of it was made, and cast; 0.07 of a piece, until products added to its
+            // slot
+      {"actor", "norm: a chunk in fp64", 0.03,
+       0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
   };
   const plan::Ledger small = Job70b(4).ledger(), large = Job70b(16).ledger();
   for (const Expected& row : rows) {
-    EXPECT_NEAR(gigabytes(small, row.owner, row.what), row.at_32, 0.011) << row.owner << ": " << row.what;
-    EXPECT_NEAR(gigabytes(large, row.owner, row.what), row.at_128, 0.011) << row.owner << ": " << row.what;
+    EXPECT_NEAR(gigabytes(small, row.owner, row.what), row.at_32, 0.011)
+        << row.owner << ": " << row.what;
+    EXPECT_NEAR(gigabytes(large, row.owner, row.what), row.at_128, 0.011)
+        << row.owner << ": " << row.what;
   }
   const auto optimizer = [](const plan::Ledger& ledger) {
-    return gigabytes(ledger, "actor", "fp32 master weights") + gigabytes(ledger, "actor", "fp32 gradients") + gigabytes(ledger, "actor", "Adam's moments");
+    return gigabytes(ledger, "actor", "fp32 master weights") +
+           gigabytes(ledger, "actor", "fp32 gradients") +
+           gigabytes(ledger, "actor", "Adam's moments");
   };
   EXPECT_NEAR(optimizer(small), 35.28, 0.02);
   EXPECT_NEAR(optimizer(large), 8.82, 0.02);
@@ -105,7 +118,9 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
 
 TEST(MemoryLedger, The70bDeckDoesNotFitOn32GpusOf80Gigabytes) {
   const plan::Ledger ledger = Job70b(4).ledger();
-  const double states = (87.8 - 3.81 - 2 * 1.49 - 2.97) * 1e9;  // by hand, without context and communicators; with one ring for all models
+  const double states =
+      (87.8 - 3.81 - 2 * 1.49 - 2.97) *
+      1e9;  // by hand, without context and communicators; with one ring for all models
   EXPECT_GT(static_cast<double>(ledger.bytes(Place::device, Phase::start)), states);
   EXPECT_GT(ledger.peak(Place::device), plan::known_machine("h100")->device_bytes);
   EXPECT_EQ(ledger.peak_phase(Place::device), Phase::backward);
@@ -117,26 +132,35 @@ TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
   job.roles.generator = {8, 9, 10, 11, 12, 13, 14, 15};
   job.roles.reward = {4, 5, 6, 7};
   const plan::Ledger trainer = job.ledger(0);
-  for (const auto& entry : trainer.entries()) EXPECT_TRUE(entry.owner != "generator" && entry.owner != "reference") << entry.owner;
+  for (const auto& entry : trainer.entries())
+    EXPECT_TRUE(entry.owner != "generator" && entry.owner != "reference") << entry.owner;
   const plan::Ledger generator = job.ledger(8);
   for (const auto& entry : generator.entries()) {
-    EXPECT_TRUE(entry.owner == "generator" || entry.owner == "process" || entry.owner == "weight sync") << entry.owner;
+    EXPECT_TRUE(entry.owner == "generator" || entry.owner == "process" ||
+                entry.owner == "weight sync")
+        << entry.owner;
   }
   const plan::Ledger reward = job.ledger(4);
   for (const auto& entry : reward.entries()) {
-    EXPECT_TRUE(std::set<std::string>({"reference", "reward model 0", "all models", "process", "scoring"}).contains(entry.owner)) << entry.owner;
+    EXPECT_TRUE(
+        std::set<std::string>({"reference", "reward model 0", "all models", "process", "scoring"})
+            .contains(entry.owner))
+        << entry.owner;
   }
 }
 
 int64_t scored(const plan::Ledger& ledger, Phase phase) {
   for (const auto& entry : ledger.entries()) {
-    if (entry.owner == "scoring" && (entry.phases & plan::phase_bit(phase)) != 0) return entry.bytes;
+    if (entry.owner == "scoring" && (entry.phases & plan::phase_bit(phase)) != 0)
+      return entry.bytes;
   }
   return 0;
 }
 
 int64_t pass_bytes(const plan::ModelLayout& model, int64_t tokens) {
-  return plan::scoring_pass_bytes({model.shape, tokens, model.tensors[model.stages.back().back()].shape.front(), 0, plan::Operators::device, 2, 2});
+  return plan::scoring_pass_bytes({model.shape, tokens,
+                                   model.tensors[model.stages.back().back()].shape.front(), 0,
+                                   plan::Operators::device, 2, 2});
 }
 
 config::RewardSource model_source(int64_t batch_tokens = 0, int64_t max_len = 0) {
@@ -150,27 +174,36 @@ config::RewardSource model_source(int64_t batch_tokens = 0, int64_t max_len = 0)
 // 1024 x 4 sequences of 2048 tokens on 32 ranks: the budget of the micro-batch counts.
 TEST(MemoryLedger, OfModelsThatScoreInTurnsTheLargestPassCounts) {
   Job70b job(4);
-  const plan::ModelLayout large = layout(model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score)), small = job.models.reward_models.front();
+  const plan::ModelLayout large = layout(
+                              model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score)),
+                          small = job.models.reward_models.front();
   const int64_t reference = pass_bytes(job.models.actor, 4096);
   EXPECT_EQ(scored(job.ledger(), Phase::reward), reference);
-  job.options.reward.source = {config::RewardSource{}, model_source(), model_source(8192)};  // the first is a rule
+  job.options.reward.source = {config::RewardSource{}, model_source(),
+                               model_source(8192)};  // the first is a rule
   job.models.reward_models = {small, large};
   EXPECT_GT(pass_bytes(large, 8192), reference);
-  EXPECT_EQ(scored(job.ledger(), Phase::reward), pass_bytes(large, 8192)) << "the second reward model has a budget of its own";
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), pass_bytes(large, 8192))
+      << "the second reward model has a budget of its own";
   job.models.reward_models = {large, small};
-  EXPECT_EQ(scored(job.ledger(), Phase::reward), std::max({reference, pass_bytes(large, 4096), pass_bytes(small, 8192)}));
+  EXPECT_EQ(scored(job.ledger(), Phase::reward),
+            std::max({reference, pass_bytes(large, 4096), pass_bytes(small, 8192)}));
   job.models.reference.reset();
   job.models.reward_models = {small, large};
   job.options.reward.source = {model_source(0, 16384), model_source(2048)};
-  EXPECT_EQ(scored(job.ledger(), Phase::reward), std::max(pass_bytes(small, 16384), pass_bytes(large, 2048))) << "no less than its longest sequence";
-  EXPECT_EQ(1e9 * gigabytes(job.ledger(), "reward model 0", "tables of the rotation"), 2.0 * 16384 * 128 * 4);
+  EXPECT_EQ(scored(job.ledger(), Phase::reward),
+            std::max(pass_bytes(small, 16384), pass_bytes(large, 2048)))
+      << "no less than its longest sequence";
+  EXPECT_EQ(1e9 * gigabytes(job.ledger(), "reward model 0", "tables of the rotation"),
+            2.0 * 16384 * 128 * 4);
   job.models.reward_models.clear();
   EXPECT_EQ(scored(job.ledger(), Phase::reward), 0);
 }
 
 TEST(MemoryLedger, ACriticLargerThanTheActorCountsForValues) {
   Job70b job(4);
-  const plan::ModelLayout critic = layout(model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score));
+  const plan::ModelLayout critic =
+      layout(model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score));
   job.models.actor = layout(model::describe(llama(32, 4096, 32, 14336), model::HeadKind::language));
   EXPECT_EQ(scored(job.ledger(), Phase::log_probs), pass_bytes(job.models.actor, 4096));
   job.models.critic = critic;
@@ -180,11 +213,14 @@ TEST(MemoryLedger, ACriticLargerThanTheActorCountsForValues) {
 
 TEST(MemoryLedger, TheCheckpointsCopyHasTheMovingAverage) {
   Job70b job(4);
-  const auto copied = [&] { return gigabytes(job.ledger(), "checkpoint", "page-locked copy of weights and moments"); };
+  const auto copied = [&] {
+    return gigabytes(job.ledger(), "checkpoint", "page-locked copy of weights and moments");
+  };
   const double without = copied();
   job.options.train.enable_ema = true;
   EXPECT_GT(copied() - without, 4 * 70.55 / 32) << "4 bytes of each of the actor's parameters";
-  EXPECT_LT(copied() - without, 1.3 * 4 * 70.55 / 32) << "and what slabs of 64 MiB lose, in which two slices of the feed-forward weights fill 56";
+  EXPECT_LT(copied() - without, 1.3 * 4 * 70.55 / 32)
+      << "and what slabs of 64 MiB lose, in which two slices of the feed-forward weights fill 56";
   job.options.train.optimizer_offload = true;
   EXPECT_EQ(copied(), 0) << "the state is there already";
 }
@@ -192,13 +228,18 @@ TEST(MemoryLedger, TheCheckpointsCopyHasTheMovingAverage) {
 TEST(MemoryLedger, HasWhatStepsCopyOfASave) {
   Job70b job(4);
   job.options.train.optimizer_offload = true;
-  const auto stage = [&] { return gigabytes(job.ledger(), "checkpoint", "one stage that a save has not written yet"); };
+  const auto stage = [&] {
+    return gigabytes(job.ledger(), "checkpoint", "one stage that a save has not written yet");
+  };
   const double without = stage();
-  EXPECT_GT(without, 12e-9 * 128256 * 8192 / 32) << "weights and both moments of the embedding's rows";
+  EXPECT_GT(without, 12e-9 * 128256 * 8192 / 32)
+      << "weights and both moments of the embedding's rows";
   EXPECT_LT(without, 12e-9 * 1.01 * 128256 * 8192 / 32);
   job.options.ckpt.copy_aside = config::CopyAside::all;
   EXPECT_EQ(stage(), 0);
-  EXPECT_GT(gigabytes(job.ledger(), "checkpoint", "what a save has not written yet"), 12 * 70.55 / 32) << "of the actor, and the critic's";
+  EXPECT_GT(gigabytes(job.ledger(), "checkpoint", "what a save has not written yet"),
+            12 * 70.55 / 32)
+      << "of the actor, and the critic's";
   job.options.ckpt.background = false;
   EXPECT_EQ(gigabytes(job.ledger(), "checkpoint", ""), 0);
 }
@@ -224,21 +265,28 @@ TEST(MemoryLedger, HasWhatLibrariesAndTheAllocatorTakeBesides) {
   Job70b job(4);
   const plan::Ledger ledger = job.ledger();
   EXPECT_NEAR(gigabytes(ledger, "process", "CUDA context and libraries"), 0.6291456, 1e-9);
-  EXPECT_NEAR(gigabytes(ledger, "process", "workspaces of products"), 2 * 0.067108864, 1e-9) << "of two streams";
+  EXPECT_NEAR(gigabytes(ledger, "process", "workspaces of products"), 2 * 0.067108864, 1e-9)
+      << "of two streams";
   int64_t tensors = 0;  // in the phase that has most, but for what this is about
   for (const auto& entry : ledger.entries()) {
-    const bool counts = entry.place == Place::device && entry.kind == plan::Kind::tensors && entry.owner != "process";
-    if (counts && (entry.phases & plan::phase_bit(ledger.peak_phase(Place::device))) != 0) tensors += entry.bytes;
+    const bool counts = entry.place == Place::device && entry.kind == plan::Kind::tensors &&
+                        entry.owner != "process";
+    if (counts && (entry.phases & plan::phase_bit(ledger.peak_phase(Place::device))) != 0)
+      tensors += entry.bytes;
   }
-  EXPECT_NEAR(gigabytes(ledger, "process", "what the allocator keeps between tensors"), 1e-9 * static_cast<double>(tensors) / 50, 0.01);
+  EXPECT_NEAR(gigabytes(ledger, "process", "what the allocator keeps between tensors"),
+              1e-9 * static_cast<double>(tensors) / 50, 0.01);
 }
 
 // What is free at the start of a job is what the context has left.
 TEST(MemoryLedger, AContextThatStandsIsNotCountedAgain) {
   Job70b job(4);
   job.options.generate.kv_memory = {0, int64_t{1} << 30};  // otherwise a share of what is free
-  plan::Job started{job.options, job.roles, job.node_of_rank, job.models, *plan::known_machine("h100"), config::DType::bf16};
-  const int64_t before = plan::memory_of_rank(started, 0).peak(Place::device), fitting = plan::fit(started).device.peak;
+  plan::Job started{
+      job.options,        job.roles, job.node_of_rank, job.models, *plan::known_machine("h100"),
+      config::DType::bf16};
+  const int64_t before = plan::memory_of_rank(started, 0).peak(Place::device),
+                fitting = plan::fit(started).device.peak;
   started.context_stands = true;
   EXPECT_EQ(before - plan::memory_of_rank(started, 0).peak(Place::device), 600 << 20);
   EXPECT_EQ(fitting - plan::fit(started).device.peak, 600 << 20);
@@ -247,7 +295,8 @@ TEST(MemoryLedger, AContextThatStandsIsNotCountedAgain) {
 TEST(MemoryLedger, PhasesAddWhatLivesInThem) {
   plan::Ledger ledger;
   ledger.add({"a", "always", Place::device, 10, plan::every_phase, plan::Accuracy::exact});
-  ledger.add({"a", "in backward", Place::device, 5, plan::phase_bit(Phase::backward), plan::Accuracy::exact});
+  ledger.add({"a", "in backward", Place::device, 5, plan::phase_bit(Phase::backward),
+              plan::Accuracy::exact});
   ledger.add({"a", "on the host", Place::host, 100, plan::every_phase, plan::Accuracy::exact});
   ledger.add({"a", "nothing", Place::device, 0, plan::every_phase, plan::Accuracy::exact});
   EXPECT_EQ(ledger.entries().size(), 3u);

@@ -67,17 +67,24 @@ Staging of_flows(const weightsync::Plan& sync) {
   for (const auto& flow : sync.receives) {
     if (flow.route == weightsync::Route::message) largest = std::max(largest, slot(flow)), ++taken;
   }
-  const int64_t open = sync.passes_messages ? sent + taken : std::max<int64_t>(2, (int64_t{256} << 20) / (in_flight * std::max<int64_t>(largest, 1)));
+  const int64_t open = sync.passes_messages
+                           ? sent + taken
+                           : std::max<int64_t>(2, (int64_t{256} << 20) /
+                                                      (in_flight * std::max<int64_t>(largest, 1)));
   out.messages = (std::min(sent, open) + std::min(taken, open)) * in_flight * largest;
   return out;
 }
 
 TEST(SyncStaging, IsWhatTheFlowsNeed) {
   const auto spec = model::describe(shape_of(6, 1024), model::HeadKind::language);
-  for (const Case& c : {Case{"0-0", "1-1", 2, 2, 1}, Case{"0-1", "2-2", 3, 3, 1}, Case{"0-3", "4-7", 8, 8, 2}, Case{"0-3", "4-7", 8, 4, 1}, Case{"0-1", "2-7", 8, 2, 1},
-                        Case{"0-3", "4-15", 16, 4, 2}, Case{"0-3", "4-7", 8, 1, 1}, Case{"0-7", "0-7", 8, 4, 1}, Case{"0-3", "4-7", 8, 4, 1, config::SharedMemory::never},
-                        Case{"0-7", "8-11", 12, 4, 4, config::SharedMemory::automatic, 4}}) {
-    SCOPED_TRACE(testing::Message() << "trainers " << c.trainers << ", generators " << c.generators << ", " << c.per_node << " ranks a node, degree " << c.degree);
+  for (const Case& c :
+       {Case{"0-0", "1-1", 2, 2, 1}, Case{"0-1", "2-2", 3, 3, 1}, Case{"0-3", "4-7", 8, 8, 2},
+        Case{"0-3", "4-7", 8, 4, 1}, Case{"0-1", "2-7", 8, 2, 1}, Case{"0-3", "4-15", 16, 4, 2},
+        Case{"0-3", "4-7", 8, 1, 1}, Case{"0-7", "0-7", 8, 4, 1},
+        Case{"0-3", "4-7", 8, 4, 1, config::SharedMemory::never},
+        Case{"0-7", "8-11", 12, 4, 4, config::SharedMemory::automatic, 4}}) {
+    SCOPED_TRACE(testing::Message() << "trainers " << c.trainers << ", generators " << c.generators
+                                    << ", " << c.per_node << " ranks a node, degree " << c.degree);
     config::Options options;
     options.ranks.trainer = c.trainers;
     options.ranks.generator = c.generators;
@@ -89,22 +96,40 @@ TEST(SyncStaging, IsWhatTheFlowsNeed) {
     plan::JobModels models;
     models.actor = layout(spec);
     models.slices = model::tensor_parallel_layout(spec, c.degree);
-    const plan::Job job{options, roles, nodes, models, {.name = "host", .host_bytes = int64_t{64} << 30}, config::DType::bf16};
-    const int shards = c.shard_group > 0 ? static_cast<int>(c.shard_group) : static_cast<int>(roles.trainer.size());
-    weightsync::Members members{.sources = {}, .targets = config::replica_groups(roles.generator, nodes, c.degree), .node_of = nodes};
+    const plan::Job job{options,
+                        roles,
+                        nodes,
+                        models,
+                        {.name = "host", .host_bytes = int64_t{64} << 30},
+                        config::DType::bf16};
+    const int shards = c.shard_group > 0 ? static_cast<int>(c.shard_group)
+                                         : static_cast<int>(roles.trainer.size());
+    weightsync::Members members{.sources = {},
+                                .targets = config::replica_groups(roles.generator, nodes, c.degree),
+                                .node_of = nodes};
     for (size_t first = 0; first < roles.trainer.size(); first += static_cast<size_t>(shards)) {
-      members.sources.emplace_back(roles.trainer.begin() + static_cast<std::ptrdiff_t>(first), roles.trainer.begin() + static_cast<std::ptrdiff_t>(first) + shards);
+      members.sources.emplace_back(
+          roles.trainer.begin() + static_cast<std::ptrdiff_t>(first),
+          roles.trainer.begin() + static_cast<std::ptrdiff_t>(first) + shards);
     }
-    members.shares_memory.assign(static_cast<size_t>(c.ranks), c.shared == config::SharedMemory::automatic);
+    members.shares_memory.assign(static_cast<size_t>(c.ranks),
+                                 c.shared == config::SharedMemory::automatic);
     for (int rank = 0; rank < c.ranks; ++rank) {
-      const auto sync = weightsync::make_plan(base::ShardLayout::by_rows(spec.tensors(), shards), models.slices, members, rank, {.bucket_bytes = int64_t{8} << 20});
+      const auto sync =
+          weightsync::make_plan(base::ShardLayout::by_rows(spec.tensors(), shards), models.slices,
+                                members, rank, {.bucket_bytes = int64_t{8} << 20});
       const Staging want = of_flows(sync), got = planned(plan::memory_of_rank(job, rank));
-      // From above: buckets end between rows, several groups share the targets, and slices of a shard are not all of a size.
+      // From above: buckets end between rows, several groups share the targets, and slices of a
+      // shard are not all of a size.
       const double most = c.degree > 1 ? 5 : 1.2;
-      EXPECT_GE(static_cast<double>(got.rings), 0.9 * static_cast<double>(want.rings)) << "rank " << rank;
-      EXPECT_LE(static_cast<double>(got.rings), most * static_cast<double>(want.rings) + 1) << "rank " << rank;
-      EXPECT_GE(static_cast<double>(got.messages), 0.9 * static_cast<double>(want.messages)) << "rank " << rank;
-      EXPECT_LE(static_cast<double>(got.messages), most * static_cast<double>(want.messages) + 1) << "rank " << rank;
+      EXPECT_GE(static_cast<double>(got.rings), 0.9 * static_cast<double>(want.rings))
+          << "rank " << rank;
+      EXPECT_LE(static_cast<double>(got.rings), most * static_cast<double>(want.rings) + 1)
+          << "rank " << rank;
+      EXPECT_GE(static_cast<double>(got.messages), 0.9 * static_cast<double>(want.messages))
+          << "rank " << rank;
+      EXPECT_LE(static_cast<double>(got.messages), most * static_cast<double>(want.messages) + 1)
+          << "rank " << rank;
     }
   }
 }
@@ -117,7 +142,12 @@ TEST(SyncStaging, NothingWhereWeightsAreReadInPlace) {
   plan::JobModels models;
   models.actor = layout(spec);
   models.slices = model::tensor_parallel_layout(spec, 1);
-  const plan::Job job{options, roles, nodes, models, {.name = "host", .host_bytes = int64_t{64} << 30}, config::DType::bf16};
+  const plan::Job job{options,
+                      roles,
+                      nodes,
+                      models,
+                      {.name = "host", .host_bytes = int64_t{64} << 30},
+                      config::DType::bf16};
   const Staging staging = planned(plan::memory_of_rank(job, 0));
   EXPECT_EQ(staging.rings + staging.messages, 0);
 }

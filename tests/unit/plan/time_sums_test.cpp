@@ -1,4 +1,5 @@
-// The time model on figures that are worked out by hand: its formulas as docs/dev and the header say them, without the code.
+// The time model on figures that are worked out by hand: its formulas as docs/dev and the header
+// say them, without the code.
 #include <gtest/gtest.h>
 
 #include "small_jobs.hpp"
@@ -8,19 +9,31 @@ namespace trireme::test {
 namespace {
 
 plan::Machine slow() {
-  return {.name = "slow", .device_bytes = 1000, .flops = 100, .memory_speed = 10, .node_link = 20, .network = 5};
+  return {.name = "slow",
+          .device_bytes = 1000,
+          .flops = 100,
+          .memory_speed = 10,
+          .node_link = 20,
+          .network = 5};
 }
-constexpr plan::ModelWork tiny{.parameters = 50, .layers = 2, .hidden = 4, .attention = 4, .kv_bytes = 8};
+constexpr plan::ModelWork tiny{
+    .parameters = 50, .layers = 2, .hidden = 4, .attention = 4, .kv_bytes = 8};
 
 plan::TrainingWork work(int ranks, bool recompute = true) {
-  return {.model = tiny, .length = 10, .tokens = 3, .ranks = ranks, .per_node = 8, .recompute = recompute};
+  return {.model = tiny,
+          .length = 10,
+          .tokens = 3,
+          .ranks = ranks,
+          .per_node = 8,
+          .recompute = recompute};
 }
 
 // (2 x 50 + 4 x 2 x 4 x 10) operations for each of 3 tokens.
 TEST(TimeSums, OfOneRankAreItsOperations) {
   constexpr double once = 420 * 3;
   EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(1)), once / 59);
-  EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(1, false)), once / 59) << "one pass keeps nothing";
+  EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(1, false)), once / 59)
+      << "one pass keeps nothing";
   EXPECT_DOUBLE_EQ(plan::pass_seconds(slow(), work(1)), 4 * once / 59);
   EXPECT_DOUBLE_EQ(plan::pass_seconds(slow(), work(1, false)), 3 * once / 50);
   EXPECT_DOUBLE_EQ(plan::optimizer_seconds(slow(), tiny, 4), 28 * 50.0 / 4 / 10);
@@ -29,34 +42,43 @@ TEST(TimeSums, OfOneRankAreItsOperations) {
 TEST(TimeSums, OfAnOptimizerWhoseStateLiesOnTheHostItsCopies) {
   plan::Machine machine = slow();
   machine.host_link = 2;
-  EXPECT_DOUBLE_EQ(plan::optimizer_seconds(machine, tiny, 4, true), 28 * 50.0 / 4 / 10 + 24 * 50.0 / 4 / 1.6);
+  EXPECT_DOUBLE_EQ(plan::optimizer_seconds(machine, tiny, 4, true),
+                   28 * 50.0 / 4 / 10 + 24 * 50.0 / 4 / 1.6);
   EXPECT_DOUBLE_EQ(plan::optimizer_seconds(machine, tiny, 4, false), 28 * 50.0 / 4 / 10);
 }
 
 TEST(TimeSums, HalfOfTheShorterOfWorkAndExchangeShows) {
-  // Two ranks of a node exchange half of 2 x 50 bytes over 16 bytes/s, with a latency for each of three stages.
+  // Two ranks of a node exchange half of 2 x 50 bytes over 16 bytes/s, with a latency for each of
+  // three stages.
   const double near = 50.0 / 16 + 4e-6 * 3, far = 100.0 * 15 / 16 / 16 + 4e-6 * 15 * 3;
   EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(2)), 1260.0 / 59 + near / 2);
-  EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(16)), 1260.0 / 59 + far / 2) << "the node's links, which are slower than eight networks";
+  EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), work(16)), 1260.0 / 59 + far / 2)
+      << "the node's links, which are slower than eight networks";
   plan::Machine behind_a_wire = slow();
   behind_a_wire.network = 0.01;
   const double wire = 100.0 * 15 / 16 / (0.08 * 0.8) + 4e-6 * 15 * 3;
   EXPECT_DOUBLE_EQ(plan::forward_seconds(behind_a_wire, work(16)), wire + 1260.0 / 59 / 2);
-  EXPECT_DOUBLE_EQ(plan::forward_seconds(behind_a_wire, work(8)), plan::forward_seconds(slow(), work(8))) << "inside a node no network";
+  EXPECT_DOUBLE_EQ(plan::forward_seconds(behind_a_wire, work(8)),
+                   plan::forward_seconds(slow(), work(8)))
+      << "inside a node no network";
 }
 
 TEST(TimeSums, OfGenerationStepByStep) {
-  plan::GenerationWork generates{.model = tiny, .input = 10, .output = 20, .cache_bytes = 8 * (10 + 10) * 5};
+  plan::GenerationWork generates{
+      .model = tiny, .input = 10, .output = 20, .cache_bytes = 8 * (10 + 10) * 5};
   const auto step = [](double batch, double context, double coming) {
-    return 50 * 2 / 8.0 + 2 * 50 * batch / 60 + batch * context * 8 / 8.0 + coming * (100 + 2 * 2 * 4 * 10) / 60;
+    return 50 * 2 / 8.0 + 2 * 50 * batch / 60 + batch * context * 8 / 8.0 +
+           coming * (100 + 2 * 2 * 4 * 10) / 60;
   };
   const plan::Generation full = plan::generation(slow(), generates);
   EXPECT_DOUBLE_EQ(full.batch, 5);
   EXPECT_DOUBLE_EQ(full.step, step(5, 20, 2.5));
   EXPECT_DOUBLE_EQ(full.tokens_per_second, 5 / step(5, 20, 2.5));
   // Ten sequences in batches of five, then the longest one alone.
-  EXPECT_DOUBLE_EQ(plan::rollout_seconds(slow(), generates, 10, 25), 40 * step(5, 20, 2.5) + 5 * step(1, 35, 0));
-  EXPECT_DOUBLE_EQ(plan::rollout_seconds(slow(), generates, 2, 20), 20 * step(2, 20, 1)) << "fewer than the batch";
+  EXPECT_DOUBLE_EQ(plan::rollout_seconds(slow(), generates, 10, 25),
+                   40 * step(5, 20, 2.5) + 5 * step(1, 35, 0));
+  EXPECT_DOUBLE_EQ(plan::rollout_seconds(slow(), generates, 2, 20), 20 * step(2, 20, 1))
+      << "fewer than the batch";
   generates.max_batch = 3;
   EXPECT_DOUBLE_EQ(plan::generation(slow(), generates).batch, 3);
   generates.cache_bytes = 1;
@@ -67,8 +89,10 @@ TEST(TimeSums, OfGenerationStepByStep) {
 
 TEST(TimeSums, OfASyncTheSlowerSideCounts) {
   EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 4, 2, 8), 25 / 4.0) << "four trainers send";
-  EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 2, 8), 12.5 / 4) << "a node of eight receives";
-  EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 16, 8), 6.25 / 4) << "a replica of sixteen receives";
+  EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 2, 8), 12.5 / 4)
+      << "a node of eight receives";
+  EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 16, 8), 6.25 / 4)
+      << "a replica of sixteen receives";
 }
 
 // 64 sequences in steps of 16: four steps of actor and critic, which have about as many elements.
@@ -77,13 +101,18 @@ TEST(IterationTime, HasTheCopiesOfAnOffloadedOptimizerAndTheShareOfBlocksThatAre
   options.data.max_len = 512;
   options.rollout.batch_size = 64;
   options.train.batch_size = 16;
-  const auto timed = [&] { return plan::iteration_time(SmallJob(options, small_shape(4, 4, 2), 1, 8, *plan::known_machine("h100")).job()); };
+  const auto timed = [&] {
+    return plan::iteration_time(
+        SmallJob(options, small_shape(4, 4, 2), 1, 8, *plan::known_machine("h100")).job());
+  };
   const plan::IterationTime plain = timed();
   options.train.optimizer_offload = true;
   const plan::IterationTime copied = timed();
   const SmallJob job(options, small_shape(4, 4, 2), 1, 8, *plan::known_machine("h100"));
-  const auto parameters = static_cast<double>(plan::elements(job.models.actor) + plan::elements(*job.models.critic));
-  EXPECT_NEAR(copied.train - plain.train, 4 * 24 * parameters / 8 / (64e9 * 0.8), 1e-6 * plain.train);
+  const auto parameters =
+      static_cast<double>(plan::elements(job.models.actor) + plan::elements(*job.models.critic));
+  EXPECT_NEAR(copied.train - plain.train, 4 * 24 * parameters / 8 / (64e9 * 0.8),
+              1e-6 * plain.train);
   EXPECT_DOUBLE_EQ(copied.rollout, plain.rollout);
   options.train.optimizer_offload = false;
   const auto with = [&](int64_t recompute) {
@@ -93,7 +122,8 @@ TEST(IterationTime, HasTheCopiesOfAnOffloadedOptimizerAndTheShareOfBlocksThatAre
   EXPECT_DOUBLE_EQ(with(4), plain.train);
   EXPECT_DOUBLE_EQ(with(9), plain.train);
   EXPECT_LT(with(0), plain.train);
-  EXPECT_NEAR(with(1), 0.75 * with(0) + 0.25 * plain.train, 1e-9 * plain.train) << "one block of four";
+  EXPECT_NEAR(with(1), 0.75 * with(0) + 0.25 * plain.train, 1e-9 * plain.train)
+      << "one block of four";
 }
 
 TEST(IterationTime, ARewardModelsOwnBudgetCounts) {
@@ -117,12 +147,19 @@ TEST(IterationTime, IsTheSumOfItsPhasesOrTheLongerOfTwo) {
   options.data.max_len = 512;
   options.rollout.batch_size = 64;
   options.train.batch_size = 16;
-  const auto timed = [&](int nodes) { return plan::iteration_time(SmallJob(options, small_shape(2, 4, 2), nodes, 8, *plan::known_machine("h100")).job()); };
-  const auto sum = [](const plan::IterationTime& t) { return t.rollout + t.reward + t.log_probs + t.train + t.sync; };
+  const auto timed = [&](int nodes) {
+    return plan::iteration_time(
+        SmallJob(options, small_shape(2, 4, 2), nodes, 8, *plan::known_machine("h100")).job());
+  };
+  const auto sum = [](const plan::IterationTime& t) {
+    return t.rollout + t.reward + t.log_probs + t.train + t.sync;
+  };
   const plan::IterationTime together = timed(1);
   EXPECT_DOUBLE_EQ(together.total, sum(together));
   EXPECT_DOUBLE_EQ(together.tokens_per_second, 64 * 512 / together.total);
-  for (const double phase : {together.rollout, together.reward, together.log_probs, together.train, together.sync}) EXPECT_GT(phase, 0);
+  for (const double phase :
+       {together.rollout, together.reward, together.log_probs, together.train, together.sync})
+    EXPECT_GT(phase, 0);
   options.train.max_epochs = 3;
   EXPECT_DOUBLE_EQ(timed(1).train, 3 * together.train);
   options.train.max_epochs = 1;
@@ -132,7 +169,8 @@ TEST(IterationTime, IsTheSumOfItsPhasesOrTheLongerOfTwo) {
   EXPECT_DOUBLE_EQ(turns.total, sum(turns));
   options.train.async_depth = 1;
   const plan::IterationTime ahead = timed(1);
-  EXPECT_DOUBLE_EQ(ahead.total, ahead.reward + ahead.sync + std::max(ahead.rollout, ahead.log_probs + ahead.train));
+  EXPECT_DOUBLE_EQ(ahead.total, ahead.reward + ahead.sync +
+                                    std::max(ahead.rollout, ahead.log_probs + ahead.train));
   EXPECT_LE(ahead.total, turns.total);
 }
 

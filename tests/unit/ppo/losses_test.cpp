@@ -4,11 +4,11 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include "support/one_rank.hpp"
+#include "support/policy_statistics.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/ppo/advantages.hpp"
 #include "trireme/ppo/experience.hpp"
-#include "support/one_rank.hpp"
-#include "support/policy_statistics.hpp"
 #include "trireme/ppo/losses.hpp"
 
 namespace trireme::test {
@@ -27,7 +27,8 @@ Tensor masked_nan(std::vector<float> values) {
 struct Batch {
   Segments segments{{0, 3, 3, 5}};  // the second sequence is empty
   Tensor mask = at::tensor(std::vector<int64_t>{1, 0, 1, 1, 0});
-  Tensor a = masked_nan({-1.f, 0, -2.f, -0.5f, 0}), b = masked_nan({-1.1f, 0, -1.5f, -0.4f, 0}), c = masked_nan({-0.7f, 0, -2.1f, -0.6f, 0});
+  Tensor a = masked_nan({-1.f, 0, -2.f, -0.5f, 0}), b = masked_nan({-1.1f, 0, -1.5f, -0.4f, 0}),
+         c = masked_nan({-0.7f, 0, -2.1f, -0.6f, 0});
   Tensor leaf() const {
     Tensor out = a.clone();
     out.set_requires_grad(true);
@@ -47,20 +48,23 @@ TEST(Mask, NanUnderItDoesNoHarm) {
   const Batch batch;
   for (const auto type : {config::PolicyLoss::ppo, config::PolicyLoss::gspo}) {
     for (const auto level : {config::CorrectionLevel::token, config::CorrectionLevel::sequence}) {
-      for (const auto gate : {config::CorrectionGate::ratio, config::CorrectionGate::binary_kl, config::CorrectionGate::tv}) {
+      for (const auto gate : {config::CorrectionGate::ratio, config::CorrectionGate::binary_kl,
+                              config::CorrectionGate::tv}) {
         PolicyLossOptions options;
         options.type = type;
         options.dual_clip = 3;
         options.correction = {true, level, config::CorrectionMode::mask, gate, 0.0, 5.0};
         const Tensor leaf = batch.leaf();
-        const PolicyLoss got = policy_loss({leaf, batch.b, batch.c, batch.a, batch.mask, batch.segments}, options, {});
+        const PolicyLoss got =
+            policy_loss({leaf, batch.b, batch.c, batch.a, batch.mask, batch.segments}, options, {});
         expect_clean(got.loss, leaf);
         const PolicyStatistics statistics = statistics_of(got);
         for (const double sum : statistics.sums) EXPECT_TRUE(std::isfinite(sum));
       }
     }
   }
-  for (const auto estimator : {config::KlEstimator::k1, config::KlEstimator::k2, config::KlEstimator::k3}) {
+  for (const auto estimator :
+       {config::KlEstimator::k1, config::KlEstimator::k2, config::KlEstimator::k3}) {
     for (const bool unbiased : {false, true}) {
       config::KlOptions options;
       options.estimator = estimator;
@@ -69,9 +73,12 @@ TEST(Mask, NanUnderItDoesNoHarm) {
       expect_clean(kl_loss(leaf, batch.b, batch.c, batch.mask, batch.segments, options, {}), leaf);
     }
   }
-  for (const auto aggregation : {config::LossAggregation::token_mean, config::LossAggregation::seq_mean_token_mean}) {
+  for (const auto aggregation :
+       {config::LossAggregation::token_mean, config::LossAggregation::seq_mean_token_mean}) {
     const Tensor values = batch.leaf(), log_probs = batch.leaf();
-    expect_clean(value_loss(values, batch.b, batch.c, batch.mask, batch.segments, 0.1, aggregation, {}), values);
+    expect_clean(
+        value_loss(values, batch.b, batch.c, batch.mask, batch.segments, 0.1, aggregation, {}),
+        values);
     expect_clean(sft_loss(log_probs, batch.mask, batch.segments, aggregation, {}), log_probs);
   }
   const Tensor entropy = batch.leaf();
@@ -91,7 +98,8 @@ TEST(Losses, NothingToTrainOn) {
   const Tensor empty = at::zeros({0});
   Tensor leaf = at::zeros({0});
   leaf.set_requires_grad(true);
-  const PolicyLoss got = policy_loss({leaf, empty, {}, empty, empty.to(at::kBool), none}, {}, {10.0, 2.0, 1.0});
+  const PolicyLoss got =
+      policy_loss({leaf, empty, {}, empty, empty.to(at::kBool), none}, {}, {10.0, 2.0, 1.0});
   EXPECT_EQ(got.loss.item<float>(), 0);
   got.loss.backward();
   EXPECT_EQ(statistics_of(got).clip_ratio(), 0);
@@ -103,11 +111,13 @@ TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {
   EXPECT_EQ(*whole.action_tokens, 3);
   EXPECT_EQ(*whole.sequences, 2);
   const auto part = [&](int64_t first, int64_t count) {
-    return sft_loss(batch.a.narrow(0, first, count), batch.mask.narrow(0, first, count), Segments({0, count}),
-                    config::LossAggregation::seq_mean_token_mean, whole)
+    return sft_loss(batch.a.narrow(0, first, count), batch.mask.narrow(0, first, count),
+                    Segments({0, count}), config::LossAggregation::seq_mean_token_mean, whole)
         .item<float>();
   };
-  const float all = sft_loss(batch.a, batch.mask, batch.segments, config::LossAggregation::seq_mean_token_mean, {}).item<float>();
+  const float all = sft_loss(batch.a, batch.mask, batch.segments,
+                             config::LossAggregation::seq_mean_token_mean, {})
+                        .item<float>();
   EXPECT_FLOAT_EQ(part(0, 3) + part(3, 2), all);
 }
 
@@ -129,7 +139,12 @@ TEST(Experience, AdvantagesDoNotDependOnTheDistribution) {
   Samples samples;
   for (uint64_t i = 0; i < 6; ++i) {
     const auto n = static_cast<int64_t>(4 + i);
-    samples.add({i, 0, std::vector<int32_t>(static_cast<size_t>(n), 7), {{2, n}}, std::vector<float>(static_cast<size_t>(n), -1.f)}, 100);
+    samples.add({i,
+                 0,
+                 std::vector<int32_t>(static_cast<size_t>(n), 7),
+                 {{2, n}},
+                 std::vector<float>(static_cast<size_t>(n), -1.f)},
+                100);
     samples.reward.push_back(0.3f * static_cast<float>(i * i % 5));
   }
   Experience whole = Experience::from(samples);

@@ -30,7 +30,9 @@ PlanInput plan_input(int64_t n, int ranks) {
 }
 
 int64_t tokens(const PlanInput& input, const std::vector<int64_t>& bin) {
-  return std::accumulate(bin.begin(), bin.end(), int64_t{0}, [&](int64_t sum, int64_t i) { return sum + input.lengths[static_cast<size_t>(i)]; });
+  return std::accumulate(bin.begin(), bin.end(), int64_t{0}, [&](int64_t sum, int64_t i) {
+    return sum + input.lengths[static_cast<size_t>(i)];
+  });
 }
 
 void check_plan(const PlanInput& input) {
@@ -42,7 +44,8 @@ void check_plan(const PlanInput& input) {
     std::multiset<int64_t> in_step;
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
       const Bins& mine = step.micro_batches[rank];
-      EXPECT_EQ(static_cast<int64_t>(mine.size()), step.micro_batches_per_rank) << "collectives must match";
+      EXPECT_EQ(static_cast<int64_t>(mine.size()), step.micro_batches_per_rank)
+          << "collectives must match";
       bool ended = false;
       for (const auto& bin : mine) {
         EXPECT_TRUE(bin.size() <= 1 || tokens(input, bin) <= input.micro_batch_tokens);
@@ -59,9 +62,11 @@ void check_plan(const PlanInput& input) {
     EXPECT_EQ(in_step, std::multiset<int64_t>(step.sequences.begin(), step.sequences.end()));
     seen.insert(in_step.begin(), in_step.end());
   }
-  EXPECT_EQ(static_cast<int64_t>(steps.size()), optimizer_steps(static_cast<int64_t>(input.lengths.size()), input.batch_size));
+  EXPECT_EQ(static_cast<int64_t>(steps.size()),
+            optimizer_steps(static_cast<int64_t>(input.lengths.size()), input.batch_size));
   ASSERT_EQ(seen.size(), input.lengths.size()) << "every sequence once";
-  for (size_t i = 0; i < input.lengths.size(); ++i) EXPECT_EQ(seen.count(static_cast<int64_t>(i)), 1u);
+  for (size_t i = 0; i < input.lengths.size(); ++i)
+    EXPECT_EQ(seen.count(static_cast<int64_t>(i)), 1u);
 }
 
 TEST(Plan, EverySequenceOnceWithinTheBudget) {
@@ -115,8 +120,10 @@ TEST(Rewards, DynamicFilteringExcludesBothEnds) {
 }
 
 TEST(Rewards, EqualRewardsOfAGroupGiveExactlyZero) {
-  const std::vector<float> equal(7, 0.1f);  // not representable: a rounded mean divided by 1e-9 would not be 0
-  for (const float value : apply_baseline(equal, config::Estimator::group_norm, 7)) EXPECT_EQ(value, 0.f);
+  const std::vector<float> equal(
+      7, 0.1f);  // not representable: a rounded mean divided by 1e-9 would not be 0
+  for (const float value : apply_baseline(equal, config::Estimator::group_norm, 7))
+    EXPECT_EQ(value, 0.f);
 }
 
 TEST(Rewards, BadOptionsAreNamed) {
@@ -130,7 +137,8 @@ TEST(Rewards, BadOptionsAreNamed) {
 // The numbers of the paper's reference implementation and of prime-rl's tests.
 TEST(Baselines, MaxRlWeighsSuccessesByHowRareTheyAre) {
   const std::vector<float> rewards{1, 0, 0, 0, /**/ 0, 0, 0, 0, /**/ 1, 1, 1, 1, /**/ 1, 1, 0, 0.f};
-  const std::vector<float> expected{3, -1, -1, -1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 0, /**/ 1, 1, -1, -1};
+  const std::vector<float> expected{3,      -1, -1, -1, /**/ 0, 0, 0,  0,
+                                    /**/ 0, 0,  0,  0,  /**/ 1, 1, -1, -1};
   EXPECT_EQ(apply_baseline(rewards, config::Estimator::max_rl, 4), expected);
   const std::vector<float> punished{1, -0.5f};
   EXPECT_THROW(apply_baseline(punished, config::Estimator::max_rl, 2), UserError);

@@ -28,21 +28,27 @@ IterationMetrics metrics_of(const Counted& one) {
 
 TEST(GenerationTotals, AreThoseOfAllIterationsTogether) {
   GenerationTotals totals;
-  for (const Counted& one : std::vector<Counted>{{100, 0, 200, 4, 1, 30}, {300, 0, 400, 1, 0, 0}, {50, 0, 400, 5, 2, 7}}) totals.add(metrics_of(one));
+  for (const Counted& one :
+       std::vector<Counted>{{100, 0, 200, 4, 1, 30}, {300, 0, 400, 1, 0, 0}, {50, 0, 400, 5, 2, 7}})
+    totals.add(metrics_of(one));
   const auto json = nlohmann::json::parse(totals.to_json());
   EXPECT_EQ(json.at("tokens"), 450);
   EXPECT_NEAR(json.at("tokens_per_second").get<double>(), 450.0 / 10, 1e-9);
-  EXPECT_NEAR(json.at("occupancy").get<double>(), 450.0 / 1000, 1e-12) << "no mean of the iterations' shares";
+  EXPECT_NEAR(json.at("occupancy").get<double>(), 450.0 / 1000, 1e-12)
+      << "no mean of the iterations' shares";
   EXPECT_EQ(json.at("preemptions"), 3);
   EXPECT_EQ(json.at("shared_tokens"), 37);
-  EXPECT_EQ(totals.describe(), "generation: 450 tokens, 45 a second while the engines worked, occupancy 45 % (tokens per slot and step), 3 preemptions, "
-                               "37 prompt tokens shared");
+  EXPECT_EQ(totals.describe(),
+            "generation: 450 tokens, 45 a second while the engines worked, occupancy 45 % (tokens "
+            "per slot and step), 3 preemptions, "
+            "37 prompt tokens shared");
 }
 
 // A guess takes no slot of its own: half of the first iteration's tokens were guessed.
 TEST(GenerationTotals, GuessedTokensTakeNoRoom) {
   GenerationTotals totals;
-  for (const Counted& one : std::vector<Counted>{{100, 50, 100, 1, 0, 0}, {100, 0, 100, 1, 0, 0}}) totals.add(metrics_of(one));
+  for (const Counted& one : std::vector<Counted>{{100, 50, 100, 1, 0, 0}, {100, 0, 100, 1, 0, 0}})
+    totals.add(metrics_of(one));
   const auto json = nlohmann::json::parse(totals.to_json());
   EXPECT_NEAR(json.at("occupancy").get<double>(), 150.0 / 200, 1e-12);
   EXPECT_EQ(json.at("tokens"), 200);
@@ -56,7 +62,9 @@ TEST(GenerationTotals, WhatIsBegunAgainIsSaid) {
   totals.add(with);
   totals.add(metrics_of({100, 0, 100, 1, 0, 0}));
   EXPECT_EQ(nlohmann::json::parse(totals.to_json()).at("dropped_tokens"), 30);
-  EXPECT_NE(totals.describe().find(", 30 tokens of answers that were begun again"), std::string::npos) << totals.describe();
+  EXPECT_NE(totals.describe().find(", 30 tokens of answers that were begun again"),
+            std::string::npos)
+      << totals.describe();
 }
 
 TEST(GenerationTotals, NothingWrittenIsNothingSaid) {

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "trireme/base/text.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
-#include "trireme/base/text.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::report {
@@ -24,15 +24,18 @@ TEST(Metrics, JsonKeepsEveryBitAndNullsWhatIsNoNumber) {
   metrics.set("value_loss", std::numeric_limits<double>::quiet_NaN());
   metrics.seconds["total"] = 1.5;
   metrics.memory["host"] = 12;
-  EXPECT_EQ(to_json(metrics), "{\"iteration\": 3, \"reward\": 0.30000000000000004, \"value_loss\": null, \"tokens\": 0, \"version\": 0, "
-                              "\"seconds\": {\"total\": 1.5}, \"memory\": {\"host\": 12}}");
+  EXPECT_EQ(to_json(metrics),
+            "{\"iteration\": 3, \"reward\": 0.30000000000000004, \"value_loss\": null, \"tokens\": "
+            "0, \"version\": 0, "
+            "\"seconds\": {\"total\": 1.5}, \"memory\": {\"host\": 12}}");
   metrics.set("reward", 0.5);
   EXPECT_EQ(metrics.get("reward"), 0.5);
   EXPECT_TRUE(std::isnan(metrics.get("nothing")));
 }
 
 TEST(Metrics, FileIsCutBackToTheCheckpoint) {
-  const auto path = std::filesystem::temp_directory_path() / base::text("trireme-metrics-", getpid());
+  const auto path =
+      std::filesystem::temp_directory_path() / base::text("trireme-metrics-", getpid());
   int64_t cursor = 0;
   {
     report::MetricsFile file(path, 0);
@@ -52,16 +55,22 @@ TEST(Metrics, FileIsCutBackToTheCheckpoint) {
 
 TEST(Metrics, PlotShowsTheCurve) {
   const auto plot = report::text_plot({0, 0.5, 1}, "reward", 60, 3);
-  EXPECT_EQ(plot, "reward\n    1.000 |  *\n          | * \n    0.000 |*  \n          +---\n           1 3\n");
+  EXPECT_EQ(
+      plot,
+      "reward\n    1.000 |  *\n          | * \n    0.000 |*  \n          +---\n           1 3\n");
   EXPECT_EQ(report::text_plot({1}, "reward"), "");
   EXPECT_FALSE(report::text_plot(std::vector<double>(500, 0.25), "flat").empty());
 }
 
 // Names of reward sources come from the deck.
 TEST(Metrics, AnyNameAndNumberIsValidJson) {
-  const std::vector<std::string> names{"reward_plain", "reward_a \"quoted\\ name\"", "reward_two\nlines\t\x01", "reward_\xE7\xAF\x80", "reward_}"};
+  const std::vector<std::string> names{"reward_plain", "reward_a \"quoted\\ name\"",
+                                       "reward_two\nlines\t\x01", "reward_\xE7\xAF\x80",
+                                       "reward_}"};
   const double inf = std::numeric_limits<double>::infinity();
-  const std::vector<double> numbers{0.0, 1e-310, 1.0 / 3, 6.02e23, -1e300, std::numeric_limits<double>::max(), std::nan(""), inf, -inf};
+  const std::vector<double> numbers{0.0,          1e-310, 1.0 / 3,
+                                    6.02e23,      -1e300, std::numeric_limits<double>::max(),
+                                    std::nan(""), inf,    -inf};
   for (const double value : numbers) {
     IterationMetrics metrics;
     for (const auto& name : names) metrics.set(name, value);
@@ -76,7 +85,9 @@ TEST(Metrics, AnyNameAndNumberIsValidJson) {
     for (const auto& name : names) {
       EXPECT_EQ(json.at(name).is_null(), !std::isfinite(value)) << name;
       if (!std::isfinite(value)) continue;
-      EXPECT_EQ(std::bit_cast<uint64_t>(json.at(name).get<double>()), std::bit_cast<uint64_t>(value)) << name;
+      EXPECT_EQ(std::bit_cast<uint64_t>(json.at(name).get<double>()),
+                std::bit_cast<uint64_t>(value))
+          << name;
     }
     EXPECT_TRUE(json.at("memory").at("host").is_number_integer()) << line;
     EXPECT_EQ(json.at("memory").at("all").get<int64_t>(), std::numeric_limits<int64_t>::max());
@@ -86,7 +97,8 @@ TEST(Metrics, AnyNameAndNumberIsValidJson) {
 TEST(Metrics, NamesKeepTheOrderOfTheirFirstUse) {
   IterationMetrics metrics;
   for (const char* name : {"reward", "kl", "loss", "kl", "reward"}) metrics.set(name, 1);
-  EXPECT_THAT(metrics.values, testing::ElementsAre(testing::Key("reward"), testing::Key("kl"), testing::Key("loss")));
+  EXPECT_THAT(metrics.values, testing::ElementsAre(testing::Key("reward"), testing::Key("kl"),
+                                                   testing::Key("loss")));
 }
 
 TEST(Metrics, TheConsoleLeavesOutWhatWasNotComputed) {
@@ -99,18 +111,25 @@ TEST(Metrics, TheConsoleLeavesOutWhatWasNotComputed) {
   metrics.set("mismatch_max", 0);
   metrics.tokens = 3000;
   metrics.seconds = {{"rollout", 1.25}, {"total", 1.5}, {"tiny", 0.004}};
-  EXPECT_EQ(to_console(metrics, 40), "iteration 12/40  reward 0.731  loss -0.0135  mismatch 0  2000 tok/s  1.5 s (rollout 1.25)");
+  EXPECT_EQ(
+      to_console(metrics, 40),
+      "iteration 12/40  reward 0.731  loss -0.0135  mismatch 0  2000 tok/s  1.5 s (rollout 1.25)");
   metrics.set("mismatch_max", 0.25);
   metrics.set("mismatch_mean", 1e-6);
   metrics.set("mismatch_p999", 0.125);
   metrics.set("mismatch_kl", 2e-9);
-  EXPECT_THAT(to_console(metrics, 40), testing::HasSubstr("  mismatch max 2.5e-01 mean 1.0e-06 p99.9 1.2e-01 kl 2.0e-09"));
+  EXPECT_THAT(to_console(metrics, 40),
+              testing::HasSubstr("  mismatch max 2.5e-01 mean 1.0e-06 p99.9 1.2e-01 kl 2.0e-09"));
 }
 
 TEST(Metrics, FilesThatCannotBeWrittenAreErrors) {
   using config::error_of;
-  EXPECT_THAT(error_of(ExitCode::io_error, [] { report::MetricsFile("/dev/full", 0).append("line"); }), testing::HasSubstr("/dev/full"));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [] { report::MetricsFile file("/nonexistent/metrics.jsonl", 0); }), testing::HasSubstr("metrics.jsonl"));
+  EXPECT_THAT(
+      error_of(ExitCode::io_error, [] { report::MetricsFile("/dev/full", 0).append("line"); }),
+      testing::HasSubstr("/dev/full"));
+  EXPECT_THAT(error_of(ExitCode::input_missing,
+                       [] { report::MetricsFile file("/nonexistent/metrics.jsonl", 0); }),
+              testing::HasSubstr("metrics.jsonl"));
 }
 
 // One star per column, higher for larger values, inside the frame.

@@ -14,7 +14,9 @@ namespace trireme::report {
 // The log of this process goes to a file while it lives, and nowhere else.
 class LogCapture {
  public:
-  LogCapture() : path_(std::filesystem::temp_directory_path() / base::text("trireme-report-log-", getpid())) {
+  LogCapture()
+      : path_(std::filesystem::temp_directory_path() /
+              base::text("trireme-report-log-", getpid())) {
     std::filesystem::remove(path_);
     log::open({.console = false, .main_file = path_, .rank_file = {}});
   }
@@ -24,7 +26,9 @@ class LogCapture {
   }
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
-  std::string text() const { return base::read_file(path_); }  // warnings and info are flushed as they come
+  std::string text() const {
+    return base::read_file(path_);
+  }  // warnings and info are flushed as they come
 
  private:
   std::filesystem::path path_;

@@ -32,7 +32,8 @@ class MetricsOnDisk : public testing::Test {
   std::string content() const { return base::read_file(path_); }
   int64_t bytes() const { return static_cast<int64_t>(std::filesystem::file_size(path_)); }
 
-  const std::filesystem::path path_ = std::filesystem::temp_directory_path() / base::text("trireme-metrics-disk-", getpid());
+  const std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / base::text("trireme-metrics-disk-", getpid());
 };
 
 // Wherever the disk gets full: whole lines only, and none is missing once there is room again.
@@ -54,7 +55,8 @@ TEST_F(MetricsOnDisk, WhatFoundNoRoomComesWithALaterLine) {
           EXPECT_THAT(error.what(), HasSubstr(path_.string()));
         }
         ASSERT_EQ(content(), kept) << room;
-        ASSERT_EQ(file.cursor(), bytes()) << "a checkpoint that is made now knows the lines that are there";
+        ASSERT_EQ(file.cursor(), bytes())
+            << "a checkpoint that is made now knows the lines that are there";
       }
     }
     file.append(lines.back());
@@ -68,16 +70,21 @@ TEST_F(MetricsOnDisk, ADiskThatStaysFullKeepsTheNewestLines) {
   constexpr size_t most = size_t{16} << 20;
   MetricsFile file(path_, 0);
   std::vector<std::string> lines;
-  const auto line = [&lines](char letter, size_t length) { return lines.emplace_back(length, letter); };
+  const auto line = [&lines](char letter, size_t length) {
+    return lines.emplace_back(length, letter);
+  };
   {
     const test::FileSizeLimit limit(10);
-    for (int i = 0; i < 30; ++i) EXPECT_THROW(file.append(line(static_cast<char>('a' + i % 26), 20)), UserError);
-    for (int i = 0; i < 5; ++i) EXPECT_THROW(file.append(line(static_cast<char>('A' + i), (size_t{4} << 20) - 1)), UserError);
+    for (int i = 0; i < 30; ++i)
+      EXPECT_THROW(file.append(line(static_cast<char>('a' + i % 26), 20)), UserError);
+    for (int i = 0; i < 5; ++i)
+      EXPECT_THROW(file.append(line(static_cast<char>('A' + i), (size_t{4} << 20) - 1)), UserError);
   }
   file.append(line('z', 3));
   std::string wanted;
   size_t first = lines.size() - 1;  // the last one came when there was room
-  for (size_t waiting = 0; first > 0 && waiting + lines[first - 1].size() + 1 <= most; --first) waiting += lines[first - 1].size() + 1;
+  for (size_t waiting = 0; first > 0 && waiting + lines[first - 1].size() + 1 <= most; --first)
+    waiting += lines[first - 1].size() + 1;
   for (size_t i = first; i < lines.size(); ++i) wanted += lines[i] + "\n";
   EXPECT_EQ(first, 31u) << "four of 4 MiB fit";
   EXPECT_TRUE(content() == wanted) << content().size() << " bytes instead of " << wanted.size();
@@ -111,11 +118,13 @@ TEST_F(MetricsOnDisk, TheCursorCutsWhatLiesBehindIt) {
     MetricsFile file(path_, cursor);
     EXPECT_EQ(file.cursor(), cursor);
     file.append("next");
-    EXPECT_EQ(content(), std::string("one\ntwo\n").substr(0, static_cast<size_t>(cursor)) + "next\n");
+    EXPECT_EQ(content(),
+              std::string("one\ntwo\n").substr(0, static_cast<size_t>(cursor)) + "next\n");
   }
 }
 
-// Cut off, or an older copy: what is whole stays, and whoever reads the log knows that lines are missing.
+// Cut off, or an older copy: what is whole stays, and whoever reads the log knows that lines are
+// missing.
 TEST_F(MetricsOnDisk, AFileThatIsShorterThanTheCheckpointKnowsIsSaid) {
   const LogCapture log;
   base::write_file_atomically(path_, "one\ntwo\nthr");
@@ -123,7 +132,11 @@ TEST_F(MetricsOnDisk, AFileThatIsShorterThanTheCheckpointKnowsIsSaid) {
   EXPECT_EQ(file.cursor(), 8);
   file.append("three");
   EXPECT_EQ(content(), "one\ntwo\nthree\n");
-  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("warning"), HasSubstr(path_.string() + " has 11 bytes where the checkpoint remembers 20"), HasSubstr("12 bytes are lost")));
+  EXPECT_THAT(
+      log.text(),
+      testing::AllOf(HasSubstr("warning"),
+                     HasSubstr(path_.string() + " has 11 bytes where the checkpoint remembers 20"),
+                     HasSubstr("12 bytes are lost")));
 }
 
 TEST_F(MetricsOnDisk, AFileWithoutALineEndIsBegunAgain) {
@@ -137,14 +150,17 @@ TEST_F(MetricsOnDisk, ANewOneBehindACheckpointIsNoLoss) {
   const LogCapture log;
   const MetricsFile file(path_, 20);
   EXPECT_EQ(file.cursor(), 0);
-  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("begins behind the checkpoint"), testing::Not(HasSubstr("warning"))));
+  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("begins behind the checkpoint"),
+                                         testing::Not(HasSubstr("warning"))));
 }
 
 TEST_F(MetricsOnDisk, ErrorsNameThePlace) {
   using config::error_of;
   std::filesystem::create_directory(path_);
-  EXPECT_THAT(error_of(ExitCode::io_error, [&] { const MetricsFile file(path_, 0); }), HasSubstr("cannot open " + path_.string() + " ("));
-  EXPECT_THAT(error_of(ExitCode::io_error, [] { MetricsFile("/dev/full", 0).sync(); }), HasSubstr("/dev/full"));
+  EXPECT_THAT(error_of(ExitCode::io_error, [&] { const MetricsFile file(path_, 0); }),
+              HasSubstr("cannot open " + path_.string() + " ("));
+  EXPECT_THAT(error_of(ExitCode::io_error, [] { MetricsFile("/dev/full", 0).sync(); }),
+              HasSubstr("/dev/full"));
 }
 
 // ---- the plot ----
@@ -184,16 +200,21 @@ TEST(TextPlot, ColumnsAreMeansOfTheirShare) {
     const double from_top = (high - sum / count) / (high - low) * (height - 1);
     for (size_t r = 0; r < height; ++r) {
       const bool near = std::abs(static_cast<double>(r) - from_top) <= 0.5 + 1e-9;
-      EXPECT_TRUE(near || plot.rows[r][c] != '*') << "column " << c << ", row " << r << " instead of " << from_top;
+      EXPECT_TRUE(near || plot.rows[r][c] != '*')
+          << "column " << c << ", row " << r << " instead of " << from_top;
     }
-    EXPECT_EQ(std::ranges::count_if(plot.rows, [c](const std::string& row) { return row[c] == '*'; }), 1) << c;
+    EXPECT_EQ(
+        std::ranges::count_if(plot.rows, [c](const std::string& row) { return row[c] == '*'; }), 1)
+        << c;
   }
 }
 
-// The labels of the first and the last row are the largest and the smallest value, whatever their size, and the frame stays straight.
+// The labels of the first and the last row are the largest and the smallest value, whatever their
+// size, and the frame stays straight.
 TEST(TextPlot, LabelsTellTheLevelsOfAnySize) {
-  const std::vector<std::pair<double, double>> ranges{{0, 1},          {-99.5, 12345},  {1e-6, 5e-6}, {0.5, 0.5004},        {-1e9, 3e8},    {1e15, 4e15},
-                                                      {-2e99, 1e99}, {99999.9, 1e5}, {-9999, -1},  {0, 0.012}, {-123456, 3}};
+  const std::vector<std::pair<double, double>> ranges{
+      {0, 1},        {-99.5, 12345}, {1e-6, 5e-6}, {0.5, 0.5004}, {-1e9, 3e8}, {1e15, 4e15},
+      {-2e99, 1e99}, {99999.9, 1e5}, {-9999, -1},  {0, 0.012},    {-123456, 3}};
   for (const auto& [low, high] : ranges) {
     const Plot plot = plot_of({low, high, low}, 60, 10);
     ASSERT_EQ(plot.labels.size(), 10u);
@@ -218,7 +239,8 @@ TEST(TextPlot, AFlatCurveLiesAtItsValue) {
 TEST(TextPlot, NumbersThatAreNoneAreLeftOut) {
   const double none = std::nan(""), inf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(text_plot({none, 1, -inf, 2, inf}, "t", 10, 3), text_plot({1, 2}, "t", 10, 3));
-  for (const std::vector<double>& values : {std::vector<double>{}, {none, none}, {3, inf}}) EXPECT_EQ(text_plot(values, "t"), "") << values.size();
+  for (const std::vector<double>& values : {std::vector<double>{}, {none, none}, {3, inf}})
+    EXPECT_EQ(text_plot(values, "t"), "") << values.size();
 }
 
 }  // namespace

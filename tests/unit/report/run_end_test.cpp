@@ -19,7 +19,11 @@ using testing::HasSubstr;
 using testing::Not;
 
 // The last rank is alone in its role where there are several.
-std::string my_roles() { return test::world().size() > 1 && test::world().rank() == test::world().size() - 1 ? "generator" : "trainer, reward"; }
+std::string my_roles() {
+  return test::world().size() > 1 && test::world().rank() == test::world().size() - 1
+             ? "generator"
+             : "trainer, reward";
+}
 
 class EndOfRun : public testing::Test {
  protected:
@@ -47,7 +51,8 @@ TEST_F(EndOfRun, TheSummaryHasTheSumsOfAllRanks) {
   const json summary = json::parse(base::read_file(folder_.path() / "summary.json"));
   EXPECT_EQ(summary.at("seconds"), 12.5);
   EXPECT_EQ(summary.at("counts").at("everywhere"), 10 * ranks + ranks * (ranks - 1) / 2);
-  EXPECT_EQ(summary.at("counts").at("on one \"rank\""), int64_t{1} << 60) << "of a rank that is not the first, every digit";
+  EXPECT_EQ(summary.at("counts").at("on one \"rank\""), int64_t{1} << 60)
+      << "of a rank that is not the first, every digit";
   EXPECT_EQ(summary.at("last").at("iteration"), 3);
   EXPECT_EQ(summary.at("last").at("reward_\"x\"\n"), 0.25);
   EXPECT_FALSE(summary.contains("generation")) << "nothing was written";
@@ -74,7 +79,9 @@ TEST_F(EndOfRun, GuardsAreAShareOfTheTimeOfAllRanks) {
   double sum = 0;
   for (const auto& [name, value] : guards.items()) sum += name == "share" ? 0 : value.get<double>();
   EXPECT_NEAR(guards.at("share").get<double>(), sum / (100 * test::world().size()), 1e-12);
-  EXPECT_THAT(log.text(), HasSubstr("guards: " + base::fixed(100 * guards.at("share").get<double>(), 2) + " % of the ranks' time ("));
+  EXPECT_THAT(log.text(),
+              HasSubstr("guards: " + base::fixed(100 * guards.at("share").get<double>(), 2) +
+                        " % of the ranks' time ("));
 }
 
 TEST_F(EndOfRun, TheLogHasWhatThereIs) {
@@ -90,7 +97,11 @@ TEST_F(EndOfRun, TheLogHasWhatThereIs) {
   end.curve = {0, 1};
   end.generation.add([] {
     IterationMetrics metrics;
-    metrics.generation = {{"tokens", 8}, {"occupancy", 0.5}, {"tokens_per_second", 4}, {"preemptions", 0}, {"shared_tokens", 0}};
+    metrics.generation = {{"tokens", 8},
+                          {"occupancy", 0.5},
+                          {"tokens_per_second", 4},
+                          {"preemptions", 0},
+                          {"shared_tokens", 0}};
     return metrics;
   }());
   const std::string full = log_of();
@@ -103,7 +114,10 @@ TEST_F(EndOfRun, TheLogHasWhatThereIs) {
   EXPECT_THAT(bare, Not(HasSubstr("generation:")));
   EXPECT_THAT(full, HasSubstr("the reward\n    1.000 | *\n"));
   EXPECT_THAT(full, HasSubstr("generation: 8 tokens, 4 a second"));
-  EXPECT_EQ(json::parse(base::read_file(folder_.path() / "summary.json")).at("generation").at("occupancy"), 0.5);
+  EXPECT_EQ(json::parse(base::read_file(folder_.path() / "summary.json"))
+                .at("generation")
+                .at("occupancy"),
+            0.5);
 }
 
 // A run that is over must not fail for its summary.

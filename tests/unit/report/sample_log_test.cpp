@@ -1,4 +1,5 @@
-// samples.jsonl: which samples, and where it is cut. The rest of it is in tests/unit/driver/run_folder_test.cpp.
+// samples.jsonl: which samples, and where it is cut. The rest of it is in
+// tests/unit/driver/run_folder_test.cpp.
 #include "trireme/report/sample_log.hpp"
 
 #include <gmock/gmock.h>
@@ -21,17 +22,22 @@ namespace {
 using test::SharedFolder;
 using testing::HasSubstr;
 
-data::PromptSet one_prompt() { return data::PromptSet::load(test::lines("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n"), test::tokenizer()); }
+data::PromptSet one_prompt() {
+  return data::PromptSet::load(test::lines("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n"),
+                               test::tokenizer());
+}
 
 // These ids, in this order, all of the same prompt.
 Samples samples_with(const std::vector<uint64_t>& ids) {
   Samples samples;
-  for (const uint64_t id : ids) samples.add({.id = id, .prompt_row = 0, .ids = {5, 6, 7}, .action_ranges = {{1, 3}}});
+  for (const uint64_t id : ids)
+    samples.add({.id = id, .prompt_row = 0, .ids = {5, 6, 7}, .action_ranges = {{1, 3}}});
   samples.reward.assign(ids.size(), 0.5F);
   return samples;
 }
 
-// Sequences arrive in the order in which they were finished, and ranks have uneven shares: the last one has none.
+// Sequences arrive in the order in which they were finished, and ranks have uneven shares: the last
+// one has none.
 TEST(SampleLogChoice, TheSmallestIdsWhateverTheirOrder) {
   const SharedFolder folder;
   const auto path = folder.path() / "samples.jsonl";
@@ -41,17 +47,22 @@ TEST(SampleLogChoice, TheSmallestIdsWhateverTheirOrder) {
   for (uint64_t id = 0; id < 40; ++id) {
     all.push_back(7 * id + 1);
     const auto holders = static_cast<uint64_t>(std::max(1, test::world().size() - 1));
-    if (random() % holders == static_cast<uint64_t>(test::world().rank())) mine.push_back(all.back());
+    if (random() % holders == static_cast<uint64_t>(test::world().rank()))
+      mine.push_back(all.back());
   }
   std::shuffle(mine.begin(), mine.end(), std::mt19937(static_cast<uint32_t>(test::world().rank())));
   for (const int64_t count : {1, 3, 39, 40, 1000, -1}) {
     if (test::world().rank() == 0) std::filesystem::remove(path);
-    append_sample_log(test::world(), path, samples_with(mine), prompts, test::tokenizer(), 2, count);
+    append_sample_log(test::world(), path, samples_with(mine), prompts, test::tokenizer(), 2,
+                      count);
     if (test::world().rank() != 0) continue;
     std::vector<uint64_t> ids;
     std::istringstream lines(base::read_file(path));
-    for (std::string line; std::getline(lines, line);) ids.push_back(nlohmann::json::parse(line).at("id"));
-    EXPECT_EQ(ids, std::vector<uint64_t>(all.begin(), count < 0 || count > 40 ? all.end() : all.begin() + count)) << count;
+    for (std::string line; std::getline(lines, line);)
+      ids.push_back(nlohmann::json::parse(line).at("id"));
+    EXPECT_EQ(ids, std::vector<uint64_t>(all.begin(),
+                                         count < 0 || count > 40 ? all.end() : all.begin() + count))
+        << count;
   }
 }
 
@@ -63,14 +74,18 @@ TEST(SampleLogChoice, NoSampleAnywhere) {
   EXPECT_EQ(base::read_file(path), "");
 }
 
-// The lines of an iteration are there together or not at all, and the next iteration's begin on their own.
+// The lines of an iteration are there together or not at all, and the next iteration's begin on
+// their own.
 TEST(SampleLogChoice, AFullDiskLeavesNoHalfLine) {
   if (test::world().size() > 1) GTEST_SKIP() << "one rank writes";
   const SharedFolder folder;
   const LogCapture log;
   const auto path = folder.path() / "full-samples.jsonl";
   const auto prompts = one_prompt();
-  const auto append = [&](int64_t iteration) { append_sample_log(test::world(), path, samples_with({1, 2, 3}), prompts, test::tokenizer(), iteration, -1); };
+  const auto append = [&](int64_t iteration) {
+    append_sample_log(test::world(), path, samples_with({1, 2, 3}), prompts, test::tokenizer(),
+                      iteration, -1);
+  };
   append(1);
   const std::string first = base::read_file(path);
   {
@@ -81,12 +96,14 @@ TEST(SampleLogChoice, AFullDiskLeavesNoHalfLine) {
   append(3);
   const std::string both = base::read_file(path);
   EXPECT_TRUE(both.starts_with(first + "{\"iteration\": 3, \"id\": 1,")) << both;
-  EXPECT_THAT(log.text(), HasSubstr("full-samples.jsonl could not be written (cannot write " + path.string() + " (File too large)"));
+  EXPECT_THAT(log.text(), HasSubstr("full-samples.jsonl could not be written (cannot write " +
+                                    path.string() + " (File too large)"));
 }
 
 // ---- where it is cut ----
 
-// Bytes up to the first line of a later iteration, or to a last line without an end: line by line in memory.
+// Bytes up to the first line of a later iteration, or to a last line without an end: line by line
+// in memory.
 size_t expected_size(const std::string& content, int64_t iteration) {
   size_t line = 0;
   while (line < content.size()) {
@@ -94,7 +111,8 @@ size_t expected_size(const std::string& content, int64_t iteration) {
     if (end == std::string::npos) return line;
     int64_t number = 0;
     const std::string text = content.substr(line, std::min<size_t>(end - line, 100));
-    if (std::sscanf(text.c_str(), "{\"iteration\": %ld", &number) == 1 && number > iteration) return line;
+    if (std::sscanf(text.c_str(), "{\"iteration\": %ld", &number) == 1 && number > iteration)
+      return line;
     line = end + 1;
   }
   return line;
@@ -107,13 +125,16 @@ TEST(SampleLogCut, IsTheSameWhereverThePiecesEnd) {
   const auto path = folder.path() / "samples.jsonl";
   constexpr size_t piece = size_t{1} << 20;
   const std::string head = "{\"iteration\": 1, \"id\": 0, \"prompt\": \"";
-  for (const size_t before : {0, 1, 12, 14, 15, 16, 17, 40, 63, 64}) {  // bytes of the second line in the first piece
-    const std::string content =
-        head + std::string(piece - before - head.size() - 1, 'x') + "\n{\"iteration\": 12, \"id\": 3, \"response\": \"" + std::string(before, 'y') + "\"}\n";
+  for (const size_t before :
+       {0, 1, 12, 14, 15, 16, 17, 40, 63, 64}) {  // bytes of the second line in the first piece
+    const std::string content = head + std::string(piece - before - head.size() - 1, 'x') +
+                                "\n{\"iteration\": 12, \"id\": 3, \"response\": \"" +
+                                std::string(before, 'y') + "\"}\n";
     for (const int64_t iteration : {11, 12}) {
       std::ofstream(path) << content;
       trim_sample_log(path, iteration);
-      EXPECT_EQ(std::filesystem::file_size(path), iteration == 11 ? piece - before : content.size()) << before;
+      EXPECT_EQ(std::filesystem::file_size(path), iteration == 11 ? piece - before : content.size())
+          << before;
     }
   }
 }
@@ -126,8 +147,10 @@ TEST(SampleLogCut, AnyLinesOfAnyLength) {
   for (int round = 0; round < 20; ++round) {
     std::string content;
     for (int64_t iteration = 1; iteration < 30; iteration += static_cast<int64_t>(random() % 9)) {
-      content += base::text("{\"iteration\": ", iteration, ", \"x\": \"", std::string(random() % 90, 'x'), "\"}\n");
-      if (random() % 5 == 0) content += std::string(random() % 3, ' ') + "\n";  // what somebody edited
+      content += base::text("{\"iteration\": ", iteration, ", \"x\": \"",
+                            std::string(random() % 90, 'x'), "\"}\n");
+      if (random() % 5 == 0)
+        content += std::string(random() % 3, ' ') + "\n";  // what somebody edited
     }
     if (random() % 2) content.resize(content.size() - random() % 20);  // cut short by a kill
     const auto kept = static_cast<int64_t>(random() % 30);
@@ -144,8 +167,10 @@ TEST(SampleLogCut, ErrorsNameTheFile) {
   if (test::world().size() > 1) GTEST_SKIP() << "one rank calls it";
   const SharedFolder folder;
   const auto path = folder.path().string();
-  EXPECT_THAT(config::error_of(ExitCode::io_error, [&] { trim_sample_log(path, 1); }), testing::StartsWith("cannot open " + path + " ("));
-  EXPECT_THAT(config::error_of(ExitCode::io_error, [&] { sync_sample_log(path); }), testing::StartsWith("cannot open " + path + " ("));
+  EXPECT_THAT(config::error_of(ExitCode::io_error, [&] { trim_sample_log(path, 1); }),
+              testing::StartsWith("cannot open " + path + " ("));
+  EXPECT_THAT(config::error_of(ExitCode::io_error, [&] { sync_sample_log(path); }),
+              testing::StartsWith("cannot open " + path + " ("));
   EXPECT_NO_THROW(sync_sample_log(folder.path() / "none"));
 }
 

@@ -1,4 +1,5 @@
-// What rules make of odd texts, what a plugin's lines become, and the bookkeeping of several sources: against answers worked out by hand.
+// What rules make of odd texts, what a plugin's lines become, and the bookkeeping of several
+// sources: against answers worked out by hand.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -22,7 +23,9 @@ using testing::IsEmpty;
 bool is_right(Rule kind, const std::string& response, const std::string& label) {
   config::RewardSource options;
   options.rule = kind;
-  return reward::make_rule(options, "r")->score(std::vector{request(1, response, label)}).values.at(0) == 1;
+  return reward::make_rule(options, "r")
+             ->score(std::vector{request(1, response, label)})
+             .values.at(0) == 1;
 }
 
 // ---- boxed answers ----
@@ -30,8 +33,10 @@ bool is_right(Rule kind, const std::string& response, const std::string& label) 
 TEST(Boxed, RowsOfAMatrixAreTheSameWithAndWithoutBlanks) {
   const std::string tight = R"(\begin{pmatrix}1\\2\\3\end{pmatrix})";
   EXPECT_TRUE(is_right(Rule::boxed, R"(\boxed{\begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix}})", tight));
-  EXPECT_TRUE(is_right(Rule::boxed, R"(\boxed{)" + tight + "}", R"(\begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix})"));
-  EXPECT_TRUE(is_right(Rule::boxed, "\\boxed{\\begin{pmatrix}1\\\\\n2\\\\\n3\\end{pmatrix}}", tight));
+  EXPECT_TRUE(is_right(Rule::boxed, R"(\boxed{)" + tight + "}",
+                       R"(\begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix})"));
+  EXPECT_TRUE(
+      is_right(Rule::boxed, "\\boxed{\\begin{pmatrix}1\\\\\n2\\\\\n3\\end{pmatrix}}", tight));
   EXPECT_FALSE(is_right(Rule::boxed, R"(\boxed{\begin{pmatrix}1 & 2\\3\end{pmatrix}})", tight));
 }
 
@@ -61,15 +66,22 @@ TEST(Boxed, BracesThatDoNotMatch) {
   EXPECT_FALSE(is_right(Rule::boxed, R"(\boxed{{1})", "1")) << "never closed";
   EXPECT_TRUE(is_right(Rule::boxed, R"(\boxed{1}})", "1")) << "one too many behind it";
   EXPECT_TRUE(is_right(Rule::boxed, R"(\boxed{\boxed{1}})", "1")) << "the inner one is the last";
-  EXPECT_FALSE(is_right(Rule::boxed, R"(\boxed{1)" "\\", "1")) << "a backslash at the end of the text";
+  EXPECT_FALSE(is_right(Rule::boxed,
+                        R"(\boxed{1)"
+                        "\\",
+                        "1"))
+      << "a backslash at the end of the text";
   EXPECT_FALSE(is_right(Rule::boxed, R"(\boxed{1\})", "1")) << "a brace that is a sign";
 }
 
 // ---- patterns ----
 
-Pattern pattern(const char* text) { return {text, "key", Pattern::Case::sensitive, Pattern::Extent::part}; }
+Pattern pattern(const char* text) {
+  return {text, "key", Pattern::Case::sensitive, Pattern::Extent::part};
+}
 
-// An empty match in front of a character of several bytes: the search goes on behind the character, not inside it.
+// An empty match in front of a character of several bytes: the search goes on behind the character,
+// not inside it.
 TEST(Patterns, EmptyMatchesStepOverWholeCharacters) {
   const auto digit_or_start = pattern("(?=([0-9]))|^");
   for (const char* front : {"a", "\u00e9", "\u65e5", "\U0001F600", "\u65e5\u672c"}) {
@@ -81,8 +93,14 @@ TEST(Patterns, EmptyMatchesStepOverWholeCharacters) {
 
 TEST(Patterns, BytesThatAreNoTextAreSteppedOverToo) {
   const auto digit_or_start = pattern("(?=([0-9]))|^");
-  EXPECT_EQ(digit_or_start.find_last("\x80\xbf\xbf" "4"), "4") << "continuations of nothing";
-  EXPECT_EQ(digit_or_start.find_last("\xf0\x9f" "4"), "4") << "a character that is cut off";
+  EXPECT_EQ(digit_or_start.find_last("\x80\xbf\xbf"
+                                     "4"),
+            "4")
+      << "continuations of nothing";
+  EXPECT_EQ(digit_or_start.find_last("\xf0\x9f"
+                                     "4"),
+            "4")
+      << "a character that is cut off";
 }
 
 TEST(Patterns, TheLastMatchIsThatOfASearchFromEveryPlace) {
@@ -101,8 +119,10 @@ TEST(Patterns, TheWholeTextOrNothing) {
 }
 
 TEST(Patterns, AnErrorNamesKeyPatternAndPlace) {
-  expect_error(ExitCode::configuration, "format = \"ab[\"", [] { Pattern("ab[", "format", Pattern::Case::sensitive, Pattern::Extent::part); });
-  expect_error(ExitCode::configuration, "at character 4", [] { Pattern("ab[", "format", Pattern::Case::sensitive, Pattern::Extent::part); });
+  expect_error(ExitCode::configuration, "format = \"ab[\"",
+               [] { Pattern("ab[", "format", Pattern::Case::sensitive, Pattern::Extent::part); });
+  expect_error(ExitCode::configuration, "at character 4",
+               [] { Pattern("ab[", "format", Pattern::Case::sensitive, Pattern::Extent::part); });
 }
 
 // ---- a plugin's lines ----
@@ -110,7 +130,8 @@ TEST(Patterns, AnErrorNamesKeyPatternAndPlace) {
 class AskedLines : public testing::Test {
  protected:
   AskedLines() {
-    for (const uint64_t id : {uint64_t{3}, uint64_t{7}, std::numeric_limits<uint64_t>::max()}) asked.add(request(id, "r", "l"));
+    for (const uint64_t id : {uint64_t{3}, uint64_t{7}, std::numeric_limits<uint64_t>::max()})
+      asked.add(request(id, "r", "l"));
   }
   void refused(const std::string& line, const std::string& why) {
     expect_error(ExitCode::bad_data, why, [&] { asked.accept(line); });
@@ -124,7 +145,8 @@ class AskedLines : public testing::Test {
 };
 
 TEST_F(AskedLines, IdsOfSixtyFourBitsComeBackWhole) {
-  EXPECT_EQ(asked.accept(R"({"id": "18446744073709551615", "reward": 1})"), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(asked.accept(R"({"id": "18446744073709551615", "reward": 1})"),
+            std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(asked.accept(R"({"id": 7, "reward": -2.5})"), 7u);
   EXPECT_TRUE(asked.settled(request(7, "", "")));
   EXPECT_FALSE(asked.settled(request(3, "", "")));
@@ -136,14 +158,17 @@ TEST_F(AskedLines, IdsThatAreNone) {
   for (const char* id : {"\"\"", "\"3 \"", "\" 3\"", "\"3x\"", "-3", "\"-3\"", "\"0x3\"", "4"}) {
     refused(std::string(R"({"reward": 1, "id": )") + id + "}", "was not asked for");
   }
-  for (const char* id : {"3.0", "null", "true", "[3]", "{}"}) refused(std::string(R"({"reward": 1, "id": )") + id + "}", "neither a text nor");
+  for (const char* id : {"3.0", "null", "true", "[3]", "{}"})
+    refused(std::string(R"({"reward": 1, "id": )") + id + "}", "neither a text nor");
   refused(R"({"reward": 1})", "without an id");
   refused(R"({"id": 3})", "no finite number");
 }
 
 TEST_F(AskedLines, RewardsOutsideOfAFloat) {
-  for (const char* value : {"1e39", "-1e39", "1e400", "null", "\"1\"", "true", "[1]", "NaN", "Infinity"}) {
-    expect_error(ExitCode::bad_data, "reward plugin judge", [&] { asked.accept(std::string(R"({"id": 3, "reward": )") + value + "}"); });
+  for (const char* value :
+       {"1e39", "-1e39", "1e400", "null", "\"1\"", "true", "[1]", "NaN", "Infinity"}) {
+    expect_error(ExitCode::bad_data, "reward plugin judge",
+                 [&] { asked.accept(std::string(R"({"id": 3, "reward": )") + value + "}"); });
   }
   EXPECT_FALSE(asked.settled(request(3, "", ""))) << "a refused answer settles nothing";
   EXPECT_EQ(asked.accept(R"({"id": 3, "reward": 3.4e38})"), 3u);
@@ -153,16 +178,20 @@ TEST_F(AskedLines, RewardsOutsideOfAFloat) {
 TEST_F(AskedLines, MetricsOutsideOfAFloat) {
   for (const char* value : {"1e39", "-1e39", "null", "\"1\"", "[1]"}) {
     asked.add(request(9, "r", "l"));
-    refused(std::string(R"({"id": 9, "reward": 1, "metrics": {"style": )") + value + "}}", "the metric \"style\" is no finite number");
+    refused(std::string(R"({"id": 9, "reward": 1, "metrics": {"style": )") + value + "}}",
+            "the metric \"style\" is no finite number");
     take({9});
   }
 }
 
 TEST_F(AskedLines, NoiseIsNoAnswer) {
-  for (const char* noise : {"", " ", "loading ...", "{", "[]", "{}", "3", "null", R"({"progress": 1})", R"("reward")", "\xff\xfe", R"([{"id": 3, "reward": 1}])"}) {
+  for (const char* noise :
+       {"", " ", "loading ...", "{", "[]", "{}", "3", "null", R"({"progress": 1})", R"("reward")",
+        "\xff\xfe", R"([{"id": 3, "reward": 1}])"}) {
     EXPECT_EQ(asked.accept(noise), std::nullopt) << noise;
   }
-  EXPECT_EQ(asked.accept(std::string(200'000, '[')), std::nullopt) << "depth is no way to end the run";
+  EXPECT_EQ(asked.accept(std::string(200'000, '[')), std::nullopt)
+      << "depth is no way to end the run";
 }
 
 TEST_F(AskedLines, LongLinesAreQuotedByTheirStart) {
@@ -188,8 +217,10 @@ TEST_F(AskedLines, WhatIsTakenIsInTheOrderOfTheRequestsAndForgotten) {
   EXPECT_TRUE(std::isnan(length[1]) && std::isnan(length[2]));
   EXPECT_FALSE(asked.has(request(3, "", "")));
   asked.add(request(3, "again", ""));
-  EXPECT_FALSE(asked.settled(request(3, "", ""))) << "a new request of that id knows nothing of the old one";
-  expect_error(ExitCode::internal, "two requests have one id", [&] { asked.add(request(3, "", "")); });
+  EXPECT_FALSE(asked.settled(request(3, "", "")))
+      << "a new request of that id knows nothing of the old one";
+  expect_error(ExitCode::internal, "two requests have one id",
+               [&] { asked.add(request(3, "", "")); });
 }
 
 TEST_F(AskedLines, NothingMissingIsAnEmptyList) {
@@ -217,7 +248,8 @@ TEST(Lines, AreTheSameHoweverTheBytesCome) {
 // Gives what it was told to.
 class Fixed : public reward::Source {
  public:
-  Fixed(std::string name, Scores scores, bool model = false) : name_(std::move(name)), scores_(std::move(scores)), model_(model) {}
+  Fixed(std::string name, Scores scores, bool model = false)
+      : name_(std::move(name)), scores_(std::move(scores)), model_(model) {}
   const std::string& name() const override { return name_; }
   Scores score(std::span<const reward::Request>) override {
     if (stops) throw reward::Stopped{};
@@ -248,7 +280,8 @@ TEST(Sources, TheSumIsThatOfWeightsTimesParts) {
   rewards.add(std::make_unique<Fixed>("m", Scores{{4, 8}, {}}, true), -1);
   rewards.add(std::make_unique<Fixed>("b", Scores{{16, 32}, {}}), 2);
   auto parts = rewards.score_locally(requests_of(2)).value().parts;
-  EXPECT_THAT(parts, ElementsAre(ElementsAre(1, 2), ElementsAre(0, 0), ElementsAre(16, 32))) << "models have not been asked";
+  EXPECT_THAT(parts, ElementsAre(ElementsAre(1, 2), ElementsAre(0, 0), ElementsAre(16, 32)))
+      << "models have not been asked";
   rewards.score_with_models(requests_of(2), parts);
   EXPECT_THAT(rewards.sum(parts), ElementsAre(0.5f - 4 + 32, 1 - 8 + 64.0f));
 }
@@ -256,7 +289,8 @@ TEST(Sources, TheSumIsThatOfWeightsTimesParts) {
 // 1e8 and its opposite cancel before anything is rounded to a float.
 TEST(Sources, TheSumIsTakenInDouble) {
   reward::Rewards rewards;
-  for (const double weight : {1.0, 1.0, -1.0}) rewards.add(std::make_unique<Fixed>("x", Scores{{0}, {}}), weight);
+  for (const double weight : {1.0, 1.0, -1.0})
+    rewards.add(std::make_unique<Fixed>("x", Scores{{0}, {}}), weight);
   EXPECT_THAT(rewards.sum({{1e8f}, {1}, {1e8f}}), ElementsAre(1.0f));
   EXPECT_THAT(rewards.sum({}), IsEmpty());
 }
@@ -305,7 +339,11 @@ TEST(Sources, CountersAreSummedAndStartAnew) {
   reward::Rewards rewards;
   for (const int64_t n : {1, 10}) {
     auto source = std::make_unique<Fixed>("x", Scores{});
-    source->counters = {.requests = n, .retries = 2 * n, .restarts = 3 * n, .skipped_groups = 4 * n, .wait_seconds = 0.5 * static_cast<double>(n)};
+    source->counters = {.requests = n,
+                        .retries = 2 * n,
+                        .restarts = 3 * n,
+                        .skipped_groups = 4 * n,
+                        .wait_seconds = 0.5 * static_cast<double>(n)};
     rewards.add(std::move(source), 1);
   }
   const auto sum = rewards.take_counters();

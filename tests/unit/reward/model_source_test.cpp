@@ -29,7 +29,8 @@ std::vector<reward::Request> requests_of(const GoldenCase& c) {
   return out;
 }
 
-std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normalize, learn::BetweenMicroBatches between = nullptr) {
+std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normalize,
+                                             learn::BetweenMicroBatches between = nullptr) {
   config::RewardSource options;
   options.kind = config::RewardKind::model;
   options.path = (Golden::folder() / "models" / "reward_model").string();
@@ -46,17 +47,20 @@ TEST(ModelSource, ScoresEqualTheReference) {
   const auto cases = Golden::instance().starting_with("reward_model.heads");
   ASSERT_FALSE(cases.empty());
   for (const GoldenCase* c : cases) {
-    const auto source = reward_model(40, c->flag("normalize_reward").value_or(false));  // small passes: several rounds
+    const auto source = reward_model(
+        40, c->flag("normalize_reward").value_or(false));  // small passes: several rounds
     const auto all = requests_of(*c);
     EXPECT_TRUE(c->matches("reward", at::tensor(source->score(all).values))) << c->name;
 
     // Ranks with different numbers of requests, one with none.
     const auto rank = static_cast<size_t>(world().rank());
-    const std::vector<reward::Request> mine(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank == 0 ? all.size() : rank - 1));
+    const std::vector<reward::Request> mine(
+        all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank == 0 ? all.size() : rank - 1));
     const auto scores = source->score(mine);
     ASSERT_EQ(scores.values.size(), mine.size());
     const Tensor want = c->output("reward").reshape({-1});
-    for (size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(scores.values[i], want[static_cast<int64_t>(i)].item<float>(), 1e-4);
+    for (size_t i = 0; i < mine.size(); ++i)
+      EXPECT_NEAR(scores.values[i], want[static_cast<int64_t>(i)].item<float>(), 1e-4);
   }
 }
 
@@ -76,7 +80,8 @@ TEST(ModelSource, LanguageModelIsRefused) {
   options.path = (Golden::folder() / "models" / "llama_untied").string();
   reward::ModelEnvironment environment;
   environment.ranks = world();
-  expect_error(ExitCode::bad_data, "language model", [&] { reward::make_model(options, "judge", environment); });
+  expect_error(ExitCode::bad_data, "language model",
+               [&] { reward::make_model(options, "judge", environment); });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Plugins of several processes, and what becomes of requests that are not answered: asked again, given up or waited for.
+// Plugins of several processes, and what becomes of requests that are not answered: asked again,
+// given up or waited for.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,10 +14,12 @@
 namespace trireme::test {
 namespace {
 
-// A loop over requests: `each` sees $id and $line; answer with `say ID`, which tells the process too.
+// A loop over requests: `each` sees $id and $line; answer with `say ID`, which tells the process
+// too.
 std::string shell_plugin(const std::string& each, const std::string& at_start = "") {
-  return "say() { echo '{\"id\":'$1',\"reward\":'$1',\"metrics\":{\"process\":'$$'}}'; }; " + at_start +
-         R"sh(while read -r line; do id=${line#*\"id\": \"}; id=${id%%\"*}; )sh" + each + "; done";
+  return "say() { echo '{\"id\":'$1',\"reward\":'$1',\"metrics\":{\"process\":'$$'}}'; }; " +
+         at_start + R"sh(while read -r line; do id=${line#*\"id\": \"}; id=${id%%\"*}; )sh" + each +
+         "; done";
 }
 
 class PluginOutage : public testing::Test {
@@ -28,7 +31,8 @@ class PluginOutage : public testing::Test {
   }
   ~PluginOutage() override { std::filesystem::remove_all(folder_); }
 
-  std::unique_ptr<reward::Source> plugin(const std::string& script, int64_t processes = 1, double timeout = 120) const {
+  std::unique_ptr<reward::Source> plugin(const std::string& script, int64_t processes = 1,
+                                         double timeout = 120) const {
     config::RewardSource options;
     options.kind = config::RewardKind::plugin;
     options.command = {"sh", "-c", script};
@@ -42,10 +46,12 @@ class PluginOutage : public testing::Test {
     return out;
   }
   // Each is rewarded with its id.
-  static void expect_answered(const reward::Scores& scores, const std::vector<reward::Request>& asked) {
+  static void expect_answered(const reward::Scores& scores,
+                              const std::vector<reward::Request>& asked) {
     ASSERT_EQ(scores.values.size(), asked.size());
     EXPECT_TRUE(scores.missing.empty());
-    for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(scores.values[i], static_cast<float>(asked[i].id));
+    for (size_t i = 0; i < asked.size(); ++i)
+      EXPECT_EQ(scores.values[i], static_cast<float>(asked[i].id));
   }
 
   std::filesystem::path folder_;
@@ -54,7 +60,9 @@ class PluginOutage : public testing::Test {
 
 // Each of the four answers the last of its requests first, 50 ms for each.
 TEST_F(PluginOutage, ProcessesShareTheRequests) {
-  const auto source = plugin(shell_plugin("ids=\"$id $ids\"; n=$((n + 1)); if [ $n = 6 ]; then for i in $ids; do sleep 0.05; say $i; done; fi"), 4);
+  const auto source = plugin(shell_plugin("ids=\"$id $ids\"; n=$((n + 1)); if [ $n = 6 ]; then for "
+                                          "i in $ids; do sleep 0.05; say $i; done; fi"),
+                             4);
   const auto asked = requests(100, 24);
   const auto scores = source->score(asked);
   expect_answered(scores, asked);
@@ -71,7 +79,9 @@ TEST_F(PluginOutage, ProcessesShareTheRequests) {
 
 TEST_F(PluginOutage, ABusyProcessGetsNoMore) {
   const std::string go = (folder_ / "go").string();
-  const auto source = plugin(shell_plugin("if [ $id = 1 ]; then while [ ! -e " + go + " ]; do sleep 0.02; done; fi; say $id"), 2);
+  const auto source = plugin(shell_plugin("if [ $id = 1 ]; then while [ ! -e " + go +
+                                          " ]; do sleep 0.02; done; fi; say $id"),
+                             2);
   const auto held = requests(1, 1);
   source->ask(held);
   for (uint64_t id = 2; id < 9; ++id) {  // by the other one, each time
@@ -119,7 +129,8 @@ TEST_F(PluginOutage, AnOutageIsWaitedFor) {
   environment_.retries = 1;
   environment_.outage = config::PluginOutage::wait;
   const std::string starts = (folder_ / "starts").string();
-  const auto source = plugin(shell_plugin("say $id", "echo >> " + starts + "; [ $(wc -l < " + starts + ") -lt 5 ] && exit 3; "));
+  const auto source = plugin(shell_plugin(
+      "say $id", "echo >> " + starts + "; [ $(wc -l < " + starts + ") -lt 5 ] && exit 3; "));
   const uint64_t before = trace::activity();
   const auto asked = requests(1, 3);
   expect_answered(source->score(asked), asked);

@@ -11,7 +11,8 @@ config::RewardSource rule(Rule kind) {
   return out;
 }
 
-float score_one(const config::RewardSource& options, const std::string& response, const std::string& label) {
+float score_one(const config::RewardSource& options, const std::string& response,
+                const std::string& label) {
   const std::vector<reward::Request> requests{request(7, response, label)};
   return reward::make_rule(options, "rule0")->score(requests).values.at(0);
 }
@@ -27,7 +28,8 @@ TEST(Rule, ExactComparesTheTrimmedResponse) {
 TEST(Rule, PatternFindsTheAnswerInTheResponse) {
   auto boxed = rule(Rule::exact);
   boxed.pattern = R"(\\boxed\{([^}]*)\})";
-  EXPECT_EQ(score_one(boxed, R"(First \boxed{3}, no: \boxed{4}.)", "4"), 1) << "the last one counts";
+  EXPECT_EQ(score_one(boxed, R"(First \boxed{3}, no: \boxed{4}.)", "4"), 1)
+      << "the last one counts";
   EXPECT_EQ(score_one(boxed, "4", "4"), 0) << "no box, no answer";
 }
 
@@ -43,7 +45,8 @@ TEST(Rule, NumberTakesTheLastOne) {
   EXPECT_EQ(score_one(number, "1e3", "1000"), 1);
   EXPECT_EQ(score_one(number, "1e999", "0"), 0);
   EXPECT_EQ(score_one(number, "no idea", "42"), 0);
-  EXPECT_EQ(score_one(number, "#### 18", "work work #### 18"), 1) << "labels may hold their derivation";
+  EXPECT_EQ(score_one(number, "#### 18", "work work #### 18"), 1)
+      << "labels may hold their derivation";
 }
 
 struct Answer {
@@ -54,32 +57,54 @@ struct Answer {
 
 TEST(Rule, NumbersInEveryWriting) {
   const std::vector<Answer> answers{
-      {"$1,234.50", "1234.5", true},   {"1,234,567.8", "1234567.8", true},
-      {"1234,567", "567", true},       {"12,34", "34", true},
-      {"+7", "7", true},               {"-0", "0", true},
-      {"007", "7", true},              {"3.", "3", true},
-      {"1.50", "1.5", true},           {"2e3", "2000", true},
-      {"2E-1", "0.2", true},           {"-1e999", "-1e999", false},
-      {"1e-999", "0", false},          {"0.1", "0.10000000000000001", true},
+      {"$1,234.50", "1234.5", true},
+      {"1,234,567.8", "1234567.8", true},
+      {"1234,567", "567", true},
+      {"12,34", "34", true},
+      {"+7", "7", true},
+      {"-0", "0", true},
+      {"007", "7", true},
+      {"3.", "3", true},
+      {"1.50", "1.5", true},
+      {"2e3", "2000", true},
+      {"2E-1", "0.2", true},
+      {"-1e999", "-1e999", false},
+      {"1e-999", "0", false},
+      {"0.1", "0.10000000000000001", true},
       {"9007199254740993", "9007199254740992", true},  // equal as doubles
-      {"a=-3", "-3", true},            {"a-3", "-3", false},
-      {"(2)-3", "3", true},            {"[2]-3", "-3", false},
-      {"5 - 3", "-3", false},          {"5 -3", "-3", true},
-      {"\u22123", "-3", true},         {"\u22123", "3", false},
-      {"10\u22123", "3", true},        {"\u2212.5", "-0.5", true},
-      {"\u0663", "3", false},          {"\uff13", "3", false},
-      {"42\u00b0", "42", true},        {"\u65e5\u672c42\u5186", "42", true},
-      {"3/4", "4", false},             {"it is 3/4", "0.75", false},
-      {"3/4 = 0.75", "0.75", true},    {"km/2", "2", true},
-      {"/2", "2", true},               {"2/", "2", true},
-      {"1\n2\n", "2", true},           {"", "0", false},
-      {"v2", "2", true},               {"x.5", "5", true},
-      {"1.2.3", "3", true},            {"50%", "50", true},
+      {"a=-3", "-3", true},
+      {"a-3", "-3", false},
+      {"(2)-3", "3", true},
+      {"[2]-3", "-3", false},
+      {"5 - 3", "-3", false},
+      {"5 -3", "-3", true},
+      {"\u22123", "-3", true},
+      {"\u22123", "3", false},
+      {"10\u22123", "3", true},
+      {"\u2212.5", "-0.5", true},
+      {"\u0663", "3", false},
+      {"\uff13", "3", false},
+      {"42\u00b0", "42", true},
+      {"\u65e5\u672c42\u5186", "42", true},
+      {"3/4", "4", false},
+      {"it is 3/4", "0.75", false},
+      {"3/4 = 0.75", "0.75", true},
+      {"km/2", "2", true},
+      {"/2", "2", true},
+      {"2/", "2", true},
+      {"1\n2\n", "2", true},
+      {"", "0", false},
+      {"v2", "2", true},
+      {"x.5", "5", true},
+      {"1.2.3", "3", true},
+      {"50%", "50", true},
   };
   for (const Answer& answer : answers) {
-    EXPECT_EQ(score_one(rule(Rule::number), answer.response, answer.label), answer.right ? 1 : 0) << answer.response << " against " << answer.label;
+    EXPECT_EQ(score_one(rule(Rule::number), answer.response, answer.label), answer.right ? 1 : 0)
+        << answer.response << " against " << answer.label;
   }
-  expect_error(ExitCode::bad_data, "a fraction is none", [] { score_one(rule(Rule::number), "0.5", "1/2"); });
+  expect_error(ExitCode::bad_data, "a fraction is none",
+               [] { score_one(rule(Rule::number), "0.5", "1/2"); });
   EXPECT_EQ(score_one(rule(Rule::number), "24", "48/2=24 #### 24"), 1);
 }
 
@@ -104,7 +129,9 @@ TEST(Rule, BoxedTakesTheLastBoxAndItsMeaning) {
       {R"(\boxed{A})", "a", false},
       {R"(\boxed{\)", "a", false},
   };
-  for (const Answer& a : answers) EXPECT_EQ(score_one(rule(Rule::boxed), a.response, a.label), a.right ? 1 : 0) << a.response << " for " << a.label;
+  for (const Answer& a : answers)
+    EXPECT_EQ(score_one(rule(Rule::boxed), a.response, a.label), a.right ? 1 : 0)
+        << a.response << " for " << a.label;
   auto any_case = rule(Rule::boxed);
   any_case.case_sensitive = false;
   EXPECT_EQ(score_one(any_case, R"(\boxed{A})", "a"), 1);
@@ -115,17 +142,19 @@ TEST(Rule, PatternsWithGroupsAndOtherScripts) {
     auto options = rule(Rule::exact);
     options.pattern = pattern;
     options.case_sensitive = case_sensitive;
-    EXPECT_EQ(score_one(options, answer.response, answer.label), answer.right ? 1 : 0) << pattern << " in " << answer.response;
+    EXPECT_EQ(score_one(options, answer.response, answer.label), answer.right ? 1 : 0)
+        << pattern << " in " << answer.response;
   };
   found("answer: .*", {"answer: 4", "answer: 4", true});
   found("answer: (.*)", {"answer: 4", "4", true});
-  found("a(b)?c", {"ac", "ac", true});      // a group that took no part: the whole match
+  found("a(b)?c", {"ac", "ac", true});  // a group that took no part: the whole match
   found("(x)|(y)", {"y", "y", true});
   found("(?:x|y)(z)", {"xz yz", "z", true});
   found("(\\d+)\\s*\u5186", {"\u7d04300 \u5186", "300", true});
   found("[\u00e0-\u00ff]+", {"caf\u00e9", "\u00e9", true});
   found("\u00c9COLE", {"\u00e9cole", "\u00e9cole", false});
-  found("\u00c9COLE", {"\u00c9COLE", "\u00e9cole", false}, false);  // labels are compared letter by letter in ASCII only
+  found("\u00c9COLE", {"\u00c9COLE", "\u00e9cole", false},
+        false);                                // labels are compared letter by letter in ASCII only
   found("z*", {"\u65e5z\u672c", "z", false});  // the last match is the empty one at the end
   found("b.", {"a\xff\xfe b\xc3 bc", "bc", true});  // what is not UTF-8 matches nothing
 }
@@ -144,8 +173,10 @@ TEST(Rule, FormatAlone) {
   format.format_pattern = "<a>.+</a>";
   format.format_weight = 0.5;
   format.score_right = 100;
-  for (const Answer& answer : {Answer{"<a>1\n2</a>", "", true}, Answer{" <a>1</a>", "", false}, Answer{"<a>1</a>.", "", false}, Answer{"<a></a>", "", false}}) {
-    EXPECT_EQ(score_one(format, answer.response, answer.label), answer.right ? 0.5f : 0.f) << answer.response;
+  for (const Answer& answer : {Answer{"<a>1\n2</a>", "", true}, Answer{" <a>1</a>", "", false},
+                               Answer{"<a>1</a>.", "", false}, Answer{"<a></a>", "", false}}) {
+    EXPECT_EQ(score_one(format, answer.response, answer.label), answer.right ? 0.5f : 0.f)
+        << answer.response;
   }
   EXPECT_TRUE(reward::make_rule(format, "r")->score({}).values.empty());
 }
@@ -169,7 +200,8 @@ TEST(Rule, ScoresFormatAndLengthAreParts) {
   graded.format_weight = 0.25;
   graded.length_target = 2;
   graded.length_weight = 0.1;
-  const std::vector<reward::Request> requests{request(1, "<think>a\nb</think> 5", "5"), request(2, "4", "5")};
+  const std::vector<reward::Request> requests{request(1, "<think>a\nb</think> 5", "5"),
+                                              request(2, "4", "5")};
   const auto scores = reward::make_rule(graded, "graded")->score(requests);
   // 4 response tokens against a target of 2: the excess is 1
   EXPECT_FLOAT_EQ(scores.values[0], 2 + 0.25f - 0.1f);
@@ -192,9 +224,11 @@ TEST(Rule, LabelFromAnotherColumn) {
   auto asked = request(1, "it is 12", "ignored 5");
   asked.extra = R"({"answer": 12})";
   EXPECT_EQ(reward::make_rule(column, "r")->score(std::vector{asked}).values[0], 1);
-  for (const char* extra : {"{}", "", "[]", "{\"answer\": null}", "{\"answer\": \"\"}", "no JSON"}) {
+  for (const char* extra :
+       {"{}", "", "[]", "{\"answer\": null}", "{\"answer\": \"\"}", "no JSON"}) {
     asked.extra = extra;
-    expect_error(ExitCode::bad_data, "request 1 has no", [&] { reward::make_rule(column, "r")->score(std::vector{asked}); });
+    expect_error(ExitCode::bad_data, "request 1 has no",
+                 [&] { reward::make_rule(column, "r")->score(std::vector{asked}); });
   }
   auto texts = rule(Rule::exact);
   texts.label_key = "answer";
@@ -208,14 +242,16 @@ TEST(Rule, BadInput) {
   broken.pattern = "(unclosed";
   expect_error(ExitCode::configuration, "(unclosed", [&] { reward::make_rule(broken, "r"); });
   expect_error(ExitCode::bad_data, "no label", [&] { score_one(rule(Rule::exact), "a", ""); });
-  expect_error(ExitCode::bad_data, "holds no number", [&] { score_one(rule(Rule::number), "a", "none"); });
+  expect_error(ExitCode::bad_data, "holds no number",
+               [&] { score_one(rule(Rule::number), "a", "none"); });
 }
 
 TEST(Rule, RunawayPatternDoesNotMatch) {
   auto runaway = rule(Rule::regex);
   runaway.pattern = "^(a+)+$";
   EXPECT_EQ(score_one(runaway, std::string(5000, 'a') + "b", ""), 0);
-  const std::vector<reward::Request> requests{request(1, std::string(5000, 'a') + "b", ""), request(2, "aa", "")};
+  const std::vector<reward::Request> requests{request(1, std::string(5000, 'a') + "b", ""),
+                                              request(2, "aa", "")};
   const auto scores = reward::make_rule(runaway, "runaway")->score(requests);
   EXPECT_EQ(scores.values, (std::vector<float>{0, 1}));
   EXPECT_EQ(scores.metrics.at("pattern_limit"), (std::vector<float>{1, 0}));
@@ -243,7 +279,8 @@ TEST(Rewards, WeightedSumKeepsTheParts) {
   short_answers.length_target = 1;
   short_answers.length_weight = 1;
   rewards.add(reward::make_rule(short_answers, "brevity"), 0.5);
-  const auto parts = rewards.score_locally(std::vector{request(1, "5", "5"), request(2, "6", "5")}).value().parts;
+  const auto parts =
+      rewards.score_locally(std::vector{request(1, "5", "5"), request(2, "6", "5")}).value().parts;
   EXPECT_EQ(parts[0], (std::vector<float>{1, 0}));
   EXPECT_EQ(parts[1], (std::vector<float>{-3, -3}));
   EXPECT_EQ(rewards.sum(parts), (std::vector<float>{0.5f, -1.5f}));

@@ -1,4 +1,5 @@
-// Which groups an iteration learns from, chosen by the first generator and told to all ranks, at np 1, 2 and 4.
+// Which groups an iteration learns from, chosen by the first generator and told to all ranks, at np
+// 1, 2 and 4.
 #include "torch/torch.hpp"
 
 #include "trireme/rollout/finished_groups.hpp"
@@ -33,7 +34,9 @@ void settle_mail(FinishedGroups& groups) {
 // Groups 10.., written by the ranks in turns, three sequences each.
 constexpr uint64_t first_group = 10;
 constexpr int64_t sequences = 3;
-bool writes(uint64_t group) { return static_cast<int>(group % static_cast<uint64_t>(world().size())) == world().rank(); }
+bool writes(uint64_t group) {
+  return static_cast<int>(group % static_cast<uint64_t>(world().size())) == world().rank();
+}
 
 void expect_all(FinishedGroups& groups, uint64_t count) {
   for (uint64_t g = first_group; g < first_group + count; ++g) {
@@ -66,7 +69,8 @@ TEST(FinishedGroups, TheOldestOfThoseThatAreWholeOnEveryRank) {
   world().barrier();
 }
 
-// Over many iterations each group is chosen once. Only one message has room on its way, and between two choices no rank asks for mail.
+// Over many iterations each group is chosen once. Only one message has room on its way, and between
+// two choices no rank asks for mail.
 TEST(FinishedGroups, EveryGroupIsLearnedFromOnce) {
   constexpr uint64_t count = 24;
   const comm::Roles roles = comm::make_roles(config::Options{}, world());
@@ -118,7 +122,8 @@ TEST(FinishedGroups, OnlyTheFirstGeneratorsStopCounts) {
     groups.expect(5, 1);
     groups.finished(5);
   }
-  EXPECT_EQ(chosen_of(groups).groups, std::vector<uint64_t>{5}) << "ranks without a generator know it too";
+  EXPECT_EQ(chosen_of(groups).groups, std::vector<uint64_t>{5})
+      << "ranks without a generator know it too";
   settle_mail(groups);
 }
 

@@ -15,14 +15,22 @@ using test::world;
 // Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
 TEST(GenerationMetrics, AreOfAllReplicas) {
   const int64_t place = world().rank() + 1, n = world().size();
-  const GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3, .seconds = 2, .page_room = 16 * place, .page_room_unused = 4 * place};
+  const GeneratorWork work{.steps = 5 * place,
+                           .tokens = 10 * place,
+                           .preemptions = place,
+                           .shared_tokens = 3,
+                           .seconds = 2,
+                           .page_room = 16 * place,
+                           .page_room_unused = 4 * place};
   report::IterationMetrics metrics;
   add_generation_metrics(world(), &work, 4, metrics);
   const int64_t tokens = 10 * n * (n + 1) / 2;
   EXPECT_EQ(metrics.generation.at("tokens"), tokens);
   EXPECT_EQ(metrics.generation.at("steps"), 5 * n);
-  EXPECT_DOUBLE_EQ(metrics.generation.at("occupancy"), static_cast<double>(tokens) / static_cast<double>(5 * n * 4 * n));
-  EXPECT_DOUBLE_EQ(metrics.generation.at("busiest_replica"), static_cast<double>(10 * n * n) / static_cast<double>(tokens));
+  EXPECT_DOUBLE_EQ(metrics.generation.at("occupancy"),
+                   static_cast<double>(tokens) / static_cast<double>(5 * n * 4 * n));
+  EXPECT_DOUBLE_EQ(metrics.generation.at("busiest_replica"),
+                   static_cast<double>(10 * n * n) / static_cast<double>(tokens));
   EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
   EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
   EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
@@ -33,7 +41,8 @@ TEST(GenerationMetrics, AreOfAllReplicas) {
   const GeneratorWork begun_again{.steps = 5, .tokens = 12, .dropped_tokens = place};
   add_generation_metrics(world(), &begun_again, 4, dropped);
   EXPECT_EQ(dropped.generation.at("dropped_tokens"), n * (n + 1) / 2);
-  const GeneratorWork guessing{.steps = 5, .tokens = 12, .proposed_tokens = 9, .accepted_tokens = 2};
+  const GeneratorWork guessing{
+      .steps = 5, .tokens = 12, .proposed_tokens = 9, .accepted_tokens = 2};
   report::IterationMetrics guessed;
   add_generation_metrics(world(), &guessing, 4, guessed);
   EXPECT_EQ(guessed.generation.at("proposed_tokens"), 9 * n);

@@ -19,10 +19,17 @@ Samples samples_with(const std::vector<uint64_t>& ids, const std::vector<size_t>
 
 TEST(StoredBatches, AreToldApartByTheirFirstGroup) {
   // Two draws of iteration 3 that begin at multiples of 4, one of iteration 5, in no order.
-  const Samples stored = samples_with({request_id(5, 0, 0), request_id(3, 5, 1), request_id(3, 0, 0), request_id(3, 1, 2), request_id(3, 4, 0), request_id(3, 0, 1)}, {1, 5});
-  const auto found = stored_batches(stored, [](uint64_t id) { return group_of(request_id(iteration_of(id), prompt_of(id) / 4 * 4, 0)); });
+  const Samples stored =
+      samples_with({request_id(5, 0, 0), request_id(3, 5, 1), request_id(3, 0, 0),
+                    request_id(3, 1, 2), request_id(3, 4, 0), request_id(3, 0, 1)},
+                   {1, 5});
+  const auto found = stored_batches(stored, [](uint64_t id) {
+    return group_of(request_id(iteration_of(id), prompt_of(id) / 4 * 4, 0));
+  });
   ASSERT_EQ(found.size(), 3u);
-  const auto group = [](int64_t iteration, int64_t prompt) { return group_of(request_id(iteration, prompt, 0)); };
+  const auto group = [](int64_t iteration, int64_t prompt) {
+    return group_of(request_id(iteration, prompt, 0));
+  };
   EXPECT_EQ(found[0].iteration(), 3);
   EXPECT_EQ(found[0].first_ordinal(), 0);
   EXPECT_EQ(found[0].groups, (std::vector{group(3, 0), group(3, 1)}));
@@ -34,14 +41,17 @@ TEST(StoredBatches, AreToldApartByTheirFirstGroup) {
   EXPECT_EQ(found[1].unfinished.id, std::vector{request_id(3, 5, 1)});
   EXPECT_EQ(found[2].iteration(), 5);
   for (const StoredBatch& one : found) EXPECT_TRUE(one.whole());
-  const auto holes = stored_batches(samples_with({request_id(3, 0, 0), request_id(3, 2, 0)}), [&](uint64_t) { return group(3, 0); });
+  const auto holes = stored_batches(samples_with({request_id(3, 0, 0), request_id(3, 2, 0)}),
+                                    [&](uint64_t) { return group(3, 0); });
   EXPECT_FALSE(holes.front().whole());
-  const auto late = stored_batches(samples_with({request_id(3, 1, 0), request_id(3, 2, 0)}), [&](uint64_t) { return group(3, 0); });
+  const auto late = stored_batches(samples_with({request_id(3, 1, 0), request_id(3, 2, 0)}),
+                                   [&](uint64_t) { return group(3, 0); });
   EXPECT_FALSE(late.front().whole()) << "its first group was learned from";
 }
 
 TEST(StoredBatches, WhatIsUnfinishedIsDealtOutByGroups) {
-  const Samples unfinished = samples_with({request_id(2, 7, 0), request_id(2, 1, 3), request_id(2, 7, 1)});
+  const Samples unfinished =
+      samples_with({request_id(2, 7, 0), request_id(2, 1, 3), request_id(2, 7, 1)});
   const UnfinishedGroups groups = unfinished_groups(unfinished);
   ASSERT_EQ(groups.tasks.size(), 2u);
   EXPECT_EQ(groups.tasks[0].group, group_of(request_id(2, 1, 0)));

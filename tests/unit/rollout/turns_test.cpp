@@ -26,7 +26,8 @@ TEST(Turns, ARankOfItsOwnDecidesAlone) {
   turns.settle([] { ADD_FAILURE() << "nobody has begun a step"; });
 }
 
-// The first rank begins as many steps as it likes; each is taken by every rank, as a collective of theirs needs it, in each of several waits.
+// The first rank begins as many steps as it likes; each is taken by every rank, as a collective of
+// theirs needs it, in each of several waits.
 TEST(Turns, StepsAreTakenByAllRanksOrNone) {
   const comm::Roles roles = with_tensor_parallel(world().size());
   const comm::CommView replica = roles.generators.along(comm::Axis::tensor);
@@ -45,10 +46,11 @@ TEST(Turns, StepsAreTakenByAllRanksOrNone) {
         return taken == wanted;
       });
     } else if (more % 2 == 1) {
-      comm::wait_until("a step", [&] {  // this wait ends before the last step was begun: settle() takes it
-        if (turns.next(false)) step();
-        return taken >= wanted - 1;
-      });
+      comm::wait_until("a step",
+                       [&] {  // this wait ends before the last step was begun: settle() takes it
+                         if (turns.next(false)) step();
+                         return taken >= wanted - 1;
+                       });
     }
     turns.settle(step);
     EXPECT_EQ(taken, wanted);
@@ -62,11 +64,13 @@ TEST(Turns, NobodyIsWaitedForInAStep) {
   const comm::Roles roles = with_tensor_parallel(world().size());
   Turns turns(roles.generators.along(comm::Axis::tensor), "turns");
   if (roles.leads_replica()) {
-    for (int i = 0; i < 100; ++i) EXPECT_FALSE(turns.next(true)) << "the others are at something else";
+    for (int i = 0; i < 100; ++i)
+      EXPECT_FALSE(turns.next(true)) << "the others are at something else";
   }
   world().barrier();
   if (!roles.leads_replica()) {
-    for (int i = 0; i < 100; ++i) EXPECT_FALSE(turns.next(true)) << "only the first rank begins a step";
+    for (int i = 0; i < 100; ++i)
+      EXPECT_FALSE(turns.next(true)) << "only the first rank begins a step";
   }
   turns.settle([] { ADD_FAILURE() << "none was begun"; });
 }

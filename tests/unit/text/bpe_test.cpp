@@ -1,4 +1,5 @@
-// The heap of bpe.cpp against the definition of byte-pair encoding: join the leftmost pair of the lowest rank until none is left.
+// The heap of bpe.cpp against the definition of byte-pair encoding: join the leftmost pair of the
+// lowest rank until none is left.
 #include "text/bpe.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ std::array<TokenId, 256> every_byte() {
   return ids;
 }
 
-// Merges of random tokens over the bytes a, b, c, ...: every pair is joined by one rule at most, as in a trained file.
+// Merges of random tokens over the bytes a, b, c, ...: every pair is joined by one rule at most, as
+// in a trained file.
 std::vector<Merge> random_merges(std::mt19937& random, size_t count, int letters) {
   Ids tokens;
   for (int letter = 0; letter < letters; ++letter) tokens.push_back('a' + letter);
@@ -29,7 +31,9 @@ std::vector<Merge> random_merges(std::mt19937& random, size_t count, int letters
     const std::pair pair{tokens[random() % tokens.size()], tokens[random() % tokens.size()]};
     if (!known.emplace(pair, true).second) continue;
     // Now and then two pairs make the same token, as "ab" + "c" and "a" + "bc" do.
-    const auto joined = random() % 8 == 0 && !merges.empty() ? merges.back().joined : static_cast<TokenId>(256 + merges.size());
+    const auto joined = random() % 8 == 0 && !merges.empty()
+                            ? merges.back().joined
+                            : static_cast<TokenId>(256 + merges.size());
     merges.push_back({pair.first, pair.second, joined});
     tokens.push_back(joined);
   }
@@ -40,7 +44,9 @@ Ids merged_by_definition(const std::string& word, const std::vector<Merge>& merg
   Ids ids;
   for (const char c : word) ids.push_back(static_cast<uint8_t>(c));
   const auto rank_at = [&](size_t i) {
-    const auto joins = [&](const Merge& merge) { return merge.left == ids[i] && merge.right == ids[i + 1]; };
+    const auto joins = [&](const Merge& merge) {
+      return merge.left == ids[i] && merge.right == ids[i + 1];
+    };
     return std::find_if(merges.begin(), merges.end(), joins) - merges.begin();
   };
   for (;;) {
@@ -63,18 +69,21 @@ TEST(Bpe, JoinsTheLeftmostPairOfTheLowestRank) {
   for (int round = 0; round < 40; ++round) {
     const int letters = 1 + static_cast<int>(random() % 4);
     const size_t pairs = static_cast<size_t>(letters * letters);
-    const auto merges = random_merges(random, round % 10 == 0 ? 0 : std::min<size_t>(1 + random() % 60, pairs + 20), letters);
+    const auto merges = random_merges(
+        random, round % 10 == 0 ? 0 : std::min<size_t>(1 + random() % 60, pairs + 20), letters);
     const Bpe bpe(every_byte(), merges);
     Bpe::Scratch scratch;
     for (int i = 0; i < 60; ++i) {
       std::string word(random() % 40, '\0');
-      for (char& c : word) c = static_cast<char>('a' + static_cast<int>(random() % static_cast<unsigned>(letters)));
+      for (char& c : word)
+        c = static_cast<char>('a' + static_cast<int>(random() % static_cast<unsigned>(letters)));
       const Ids expected = merged_by_definition(word, merges);
       Ids ids{-7};  // what is there already stays
       bpe.encode(word, scratch, ids);
       bpe.encode(word, scratch, ids);  // the second time out of the cache
       Ids twice{-7};
-      for (int copy = 0; copy < 2; ++copy) twice.insert(twice.end(), expected.begin(), expected.end());
+      for (int copy = 0; copy < 2; ++copy)
+        twice.insert(twice.end(), expected.begin(), expected.end());
       ASSERT_EQ(ids, twice) << word;
     }
   }

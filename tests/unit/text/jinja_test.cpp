@@ -1,5 +1,5 @@
-// The template interpreter against jinja2 with the settings of HF transformers (gold/jinja.jsonl; gold/make_jinja.py made
-// it), and what it refuses.
+// The template interpreter against jinja2 with the settings of HF transformers (gold/jinja.jsonl;
+// gold/make_jinja.py made it), and what it refuses.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -25,8 +25,10 @@ std::vector<Message> messages_of(const ordered_json& list) {
   return messages;
 }
 
-std::string render(const std::string& text, const std::vector<Message>& messages = {{"user", "hi", ""}}) {
-  return ChatTemplate(text, "model/chat_template.jinja").render(messages, GenerationPrompt::with, {{"bos_token", "<s>"}});
+std::string render(const std::string& text,
+                   const std::vector<Message>& messages = {{"user", "hi", ""}}) {
+  return ChatTemplate(text, "model/chat_template.jinja")
+      .render(messages, GenerationPrompt::with, {{"bos_token", "<s>"}});
 }
 
 TEST(ChatTemplate, RendersAsJinja2) {
@@ -36,18 +38,19 @@ TEST(ChatTemplate, RendersAsJinja2) {
   for (std::string line; std::getline(in, line); ++count) {
     const auto gold = ordered_json::parse(line);
     const auto text = gold["template"].get<std::string>();
-    const auto prompt = gold["add_generation_prompt"].get<bool>() ? GenerationPrompt::with : GenerationPrompt::without;
+    const auto prompt = gold["add_generation_prompt"].get<bool>() ? GenerationPrompt::with
+                                                                  : GenerationPrompt::without;
     const std::map<std::string, std::string> special{{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-    const auto draw = [&] { return ChatTemplate(text, "gold").render(messages_of(gold["messages"]), prompt, special); };
+    const auto draw = [&] {
+      return ChatTemplate(text, "gold").render(messages_of(gold["messages"]), prompt, special);
+    };
     if (gold["text"].is_null()) {
       EXPECT_THROW(draw(), UserError) << text;
       continue;
     }
     try {
       EXPECT_EQ(draw(), gold["text"].get<std::string>()) << text;
-    } catch (const UserError& error) {
-      ADD_FAILURE() << error.what() << "\n" << text;
-    }
+    } catch (const UserError& error) { ADD_FAILURE() << error.what() << "\n" << text; }
   }
   EXPECT_GT(count, 100);
 }
@@ -91,7 +94,8 @@ TEST(ChatTemplate, RefusesByNameAndPosition) {
 
 TEST(ChatTemplate, ErrorsWhileRenderingNameThePosition) {
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"{{ raise_exception('roles must alternate') }}", "the template refuses these messages: roles must alternate"},
+      {"{{ raise_exception('roles must alternate') }}",
+       "the template refuses these messages: roles must alternate"},
       {"{{ nothing.at_all }}", "'nothing', which is undefined,"},
       {"{{ 'a' + 1 }}", "'+' does not work on str and int"},
       {"{{ 'a' + nothing }}", "'nothing', which is undefined,"},
@@ -107,8 +111,12 @@ TEST(ChatTemplate, ErrorsWhileRenderingNameThePosition) {
       {"{{ 'a' | trim(1, 2) }}", "takes 0 to 1 arguments"},
       {"{{ 'a' | tojson(sort_keys=true) }}", "the argument 'sort_keys'"},
       {"{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}", "steps"},
-      {"{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "longer than 64 MiB"},
-      {"{% set ns = namespace(x=[1]) %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "steps"},
+      {"{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x "
+       "%}{% endfor %}",
+       "longer than 64 MiB"},
+      {"{% set ns = namespace(x=[1]) %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% "
+       "endfor %}",
+       "steps"},
   };
   for (const auto& [text, expected] : cases) {
     const auto message = test::error_of(ExitCode::bad_data, [&, &text = text] { render(text); });
@@ -118,19 +126,29 @@ TEST(ChatTemplate, ErrorsWhileRenderingNameThePosition) {
 }
 
 TEST(ChatTemplate, NumbersInFieldsAreExactOrRefused) {
-  const auto shown = [](const std::string& number) { return render("{{ messages[0].n | tojson }}", {{"user", "hi", "{\"n\": " + number + "}"}}); };
-  for (const char* number : {"9223372036854775807", "-9223372036854775808", "0", "-1", "0.1", "1e+22", "1e-07", "-0.0"}) EXPECT_EQ(shown(number), number);
+  const auto shown = [](const std::string& number) {
+    return render("{{ messages[0].n | tojson }}", {{"user", "hi", "{\"n\": " + number + "}"}});
+  };
+  for (const char* number :
+       {"9223372036854775807", "-9223372036854775808", "0", "-1", "0.1", "1e+22", "1e-07", "-0.0"})
+    EXPECT_EQ(shown(number), number);
   for (const char* number : {"9223372036854775808", "18446744073709551615"}) {
     const auto message = test::error_of(ExitCode::bad_data, [&] { shown(number); });
-    EXPECT_NE(message.find(std::string(number) + " (a number beyond 64 bits"), std::string::npos) << message;
+    EXPECT_NE(message.find(std::string(number) + " (a number beyond 64 bits"), std::string::npos)
+        << message;
   }
 }
 
 // Python finds a mapping's methods before its keys.
 TEST(ChatTemplate, KeysNamedLikeMethods) {
-  const std::vector<Message> messages{{"user", "hi", R"({"items": 1, "values": 2, "update": 3, "got": 4})"}};
-  EXPECT_EQ(render("{{ messages[0]['items'] }}{{ messages[0].values() | list | length }}{{ messages[0].got }}", messages), "164");
-  EXPECT_EQ(render("[{{ messages[0].update }}]", messages), "[]") << "the sandbox hides what would change a mapping";
+  const std::vector<Message> messages{
+      {"user", "hi", R"({"items": 1, "values": 2, "update": 3, "got": 4})"}};
+  EXPECT_EQ(render("{{ messages[0]['items'] }}{{ messages[0].values() | list | length }}{{ "
+                   "messages[0].got }}",
+                   messages),
+            "164");
+  EXPECT_EQ(render("[{{ messages[0].update }}]", messages), "[]")
+      << "the sandbox hides what would change a mapping";
   const std::vector<std::pair<std::string, std::string>> refused{
       {"{{ messages[0].items }}", "the text form of a function"},
       {"{{ messages[0].items | tojson }}", "function has no JSON form"},
@@ -138,14 +156,16 @@ TEST(ChatTemplate, KeysNamedLikeMethods) {
       {"{% set f = 'x'.strip %}{{ f() }}", "the function 'f'"},
   };
   for (const auto& [text, expected] : refused) {
-    const auto message = test::error_of(ExitCode::bad_data, [&, &text = text] { render(text, messages); });
+    const auto message =
+        test::error_of(ExitCode::bad_data, [&, &text = text] { render(text, messages); });
     EXPECT_NE(message.find(expected), std::string::npos) << text << "\n" << message;
   }
 }
 
 TEST(ChatTemplate, NestingIsBounded) {
   EXPECT_NO_THROW(render("{{ " + std::string(40, '(') + "1" + std::string(40, ')') + " }}"));
-  for (const auto& [open, close] : {std::pair{"(", ")"}, {"[", "]"}, {"not ", ""}, {"- ", ""}, {"{'a': ", "}"}}) {
+  for (const auto& [open, close] :
+       {std::pair{"(", ")"}, {"[", "]"}, {"not ", ""}, {"- ", ""}, {"{'a': ", "}"}}) {
     std::string text = "{{ ";
     for (int i = 0; i < 100000; ++i) text += open;
     text += "1";
@@ -155,7 +175,8 @@ TEST(ChatTemplate, NestingIsBounded) {
   }
   std::string blocks;
   for (int i = 0; i < 100000; ++i) blocks += "{% if 1 %}";
-  EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { render(blocks); }).find("nested deeper"), std::string::npos);
+  EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { render(blocks); }).find("nested deeper"),
+            std::string::npos);
 }
 
 std::string repeated(const std::string& text, int times) {
@@ -164,7 +185,9 @@ std::string repeated(const std::string& text, int times) {
   return out;
 }
 
-std::string looped(int times, const std::string& body) { return "{% for i in range(" + std::to_string(times) + ") %}" + body + "{% endfor %}"; }
+std::string looped(int times, const std::string& body) {
+  return "{% for i in range(" + std::to_string(times) + ") %}" + body + "{% endfor %}";
+}
 
 struct Hostile {
   std::string text;
@@ -182,18 +205,23 @@ void expect_refused(const std::vector<Hostile>& cases) {
 // Mappings that hold themselves have no end.
 TEST(ChatTemplate, HasNoCycles) {
   const std::string expected = "a namespace in a namespace is not known";
-  expect_refused({{"{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}", expected},
-                  {"{% set ns = namespace() %}{% set ns.a = [{'x': ns}] %}{{ ns | tojson }}", expected},
-                  {"{% set ns = namespace() %}{% set m = namespace(a=ns) %}{{ ns == m }}", expected},
-                  {"{% set x = namespace() %}" + repeated("{% set x = namespace(a=x) %}", 30000), expected}});
-  EXPECT_EQ(render("{% set ns = namespace(a=1) %}{{ [ns, {'b': ns}] | tojson }}"), R"([{"a": 1}, {"b": {"a": 1}}])");
+  expect_refused(
+      {{"{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}", expected},
+       {"{% set ns = namespace() %}{% set ns.a = [{'x': ns}] %}{{ ns | tojson }}", expected},
+       {"{% set ns = namespace() %}{% set m = namespace(a=ns) %}{{ ns == m }}", expected},
+       {"{% set x = namespace() %}" + repeated("{% set x = namespace(a=x) %}", 30000), expected}});
+  EXPECT_EQ(render("{% set ns = namespace(a=1) %}{{ [ns, {'b': ns}] | tojson }}"),
+            R"([{"a": 1}, {"b": {"a": 1}}])");
 }
 
-// a + b + c is a tree whose left side is as high as the chain is long: evaluating it and taking it down are recursive.
+// a + b + c is a tree whose left side is as high as the chain is long: evaluating it and taking it
+// down are recursive.
 TEST(ChatTemplate, ChainsAreBounded) {
   const std::string expected = "a chain of more than 200 operations";
-  for (const char* link : {" + 1", " ~ 1", " * 1", " or x", " and x", "| trim", ".a", "[0]", "[1:]", "(1)", " if x", " is defined"}) {
-    expect_refused({{"{{ 1" + repeated(link, 90000) + " }}", expected}, {"{% if 1 %}{{ [1" + repeated(link, 1000) + "] }}{% endif %}", expected}});
+  for (const char* link : {" + 1", " ~ 1", " * 1", " or x", " and x", "| trim", ".a", "[0]", "[1:]",
+                           "(1)", " if x", " is defined"}) {
+    expect_refused({{"{{ 1" + repeated(link, 90000) + " }}", expected},
+                    {"{% if 1 %}{{ [1" + repeated(link, 1000) + "] }}{% endif %}", expected}});
   }
   expect_refused({{"{{ f(a=1" + repeated(" + 1", 1000) + ") }}", expected}});
   EXPECT_EQ(render("{{ 1" + repeated(" + 1", 190) + " }}"), "191");
@@ -201,16 +229,23 @@ TEST(ChatTemplate, ChainsAreBounded) {
 
 TEST(ChatTemplate, ValuesAreBoundedInDepth) {
   const std::string expected = "lists and mappings nested deeper than 200";
-  expect_refused({{"{% set ns = namespace(l=[]) %}" + looped(10000, looped(10, "{% set ns.l = [ns.l] %}")), expected},
-                  {"{% set ns = namespace(l=1) %}" + looped(10000, looped(10, "{% set ns.l = {'a': ns.l} %}")), expected},
-                  {"{% set ns = namespace(l=[1]) %}" + looped(300, "{% for x in [ns.l, 1] %}{% set ns.l = loop %}{% endfor %}"), expected}});
-  EXPECT_EQ(render("{% set ns = namespace(l=1) %}" + looped(100, "{% set ns.l = [ns.l] %}") + "{{ ns.l | tojson }}"),
+  expect_refused(
+      {{"{% set ns = namespace(l=[]) %}" + looped(10000, looped(10, "{% set ns.l = [ns.l] %}")),
+        expected},
+       {"{% set ns = namespace(l=1) %}" + looped(10000, looped(10, "{% set ns.l = {'a': ns.l} %}")),
+        expected},
+       {"{% set ns = namespace(l=[1]) %}" +
+            looped(300, "{% for x in [ns.l, 1] %}{% set ns.l = loop %}{% endfor %}"),
+        expected}});
+  EXPECT_EQ(render("{% set ns = namespace(l=1) %}" + looped(100, "{% set ns.l = [ns.l] %}") +
+                   "{{ ns.l | tojson }}"),
             std::string(100, '[') + "1" + std::string(100, ']'));
 }
 
 // Sixty lines make a list that holds another twice, and so on: 2^60 items to go through.
 TEST(ChatTemplate, SharedValuesAreChargedWhenTheyAreGoneThrough) {
-  const std::string two = "{% set ns = namespace(l=[1], m=[1]) %}" + looped(60, "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}");
+  const std::string two = "{% set ns = namespace(l=[1], m=[1]) %}" +
+                          looped(60, "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}");
   const std::string steps = "the template took more than 2000000 steps";
   expect_refused({{two + "{{ ns.l | tojson }}", steps},
                   {two + "{{ ns.l | tojson(indent=16) }}", "a text is longer than 64 MiB"},
@@ -223,7 +258,8 @@ TEST(ChatTemplate, SharedValuesAreChargedWhenTheyAreGoneThrough) {
 
 // What is made of texts is charged, and refused, before the memory is taken.
 TEST(ChatTemplate, TextsAreBoundedBeforeTheyAreMade) {
-  const std::string mebibyte = "{% set ns = namespace(x='a') %}" + looped(20, "{% set ns.x = ns.x + ns.x %}") + "{% set x = ns.x %}";
+  const std::string mebibyte = "{% set ns = namespace(x='a') %}" +
+                               looped(20, "{% set ns.x = ns.x + ns.x %}") + "{% set x = ns.x %}";
   const std::string longer = "a text is longer than 64 MiB";
   expect_refused({{mebibyte + "{{ x | replace('a', x) }}", longer},
                   {mebibyte + "{{ x.replace('a', x) }}", longer},
@@ -234,22 +270,32 @@ TEST(ChatTemplate, TextsAreBoundedBeforeTheyAreMade) {
                   {mebibyte + "{{ {'a': [" + repeated("x, ", 100) + "]} | tojson }}", longer},
                   {mebibyte + "{% set y = x ~ x %}{{ y | list | length }}", "steps"},
                   {mebibyte + "{% for c in x ~ x %}{% endfor %}", "steps"}});
-  EXPECT_EQ(render(mebibyte + "{{ [" + repeated("x, ", 9000) + "] | length }}"), "9000") << "a list holds no copies";
+  EXPECT_EQ(render(mebibyte + "{{ [" + repeated("x, ", 9000) + "] | length }}"), "9000")
+      << "a list holds no copies";
   // Worst cases of a search and of a set of characters: linear, not the product of the lengths.
-  EXPECT_EQ(render(mebibyte + "{% set n = x[:500000] ~ 'b' %}{{ n in x }} {{ x.replace(n, '') == x }} {{ x.strip(n) }}."), "False True .");
+  EXPECT_EQ(render(mebibyte + "{% set n = x[:500000] ~ 'b' %}{{ n in x }} {{ x.replace(n, '') == x "
+                              "}} {{ x.strip(n) }}."),
+            "False True .");
 }
 
 TEST(ChatTemplate, LongTemplatesAreRefused) {
   EXPECT_EQ(render(std::string(1 << 20, 'a')).size(), size_t{1} << 20);
-  EXPECT_NE(test::error_of(ExitCode::bad_data, [] { render(std::string((1 << 20) + 1, 'a')); }).find("1048577 bytes (the limit is 1048576)"), std::string::npos);
+  EXPECT_NE(test::error_of(ExitCode::bad_data, [] { render(std::string((1 << 20) + 1, 'a')); })
+                .find("1048577 bytes (the limit is 1048576)"),
+            std::string::npos);
 }
 
 TEST(ChatTemplate, TheClockIsNotDefined) {
-  EXPECT_EQ(render("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul 2024{% endif %}"), "26 Jul 2024");
+  EXPECT_EQ(render("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul "
+                   "2024{% endif %}"),
+            "26 Jul 2024");
 }
 
 TEST(ChatTemplate, MayBeRenderedAgain) {
-  const ChatTemplate chat("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "x");
+  const ChatTemplate chat(
+      "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ "
+      "ns.n }}",
+      "x");
   const std::vector<Message> two{{"user", "a", ""}, {"assistant", "b", ""}};
   EXPECT_EQ(chat.render(two, GenerationPrompt::without, {}), "2");
   EXPECT_EQ(chat.render(two, GenerationPrompt::without, {}), "2");

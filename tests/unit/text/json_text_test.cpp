@@ -27,7 +27,8 @@ TEST(JsonText, PlacesAreLinesAndBytesOfTheFile) {
       {"{\"a\": \"\x01\"}", "a.jsonl:7:8: not JSON"},
       {"[NaN]", "a.jsonl:7:2: not JSON"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_EQ(refused(text, 7).substr(0, expected.size()), expected) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_EQ(refused(text, 7).substr(0, expected.size()), expected) << text;
 }
 
 TEST(JsonText, NumbersThatNoDoubleHoldsAreRefused) {
@@ -38,25 +39,41 @@ TEST(JsonText, NumbersThatNoDoubleHoldsAreRefused) {
 }
 
 TEST(JsonText, ADepthOf128IsTheLast) {
-  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   EXPECT_NO_THROW(parse_json(nested(128), {"a", 1}));
-  EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { parse_json("\n" + nested(129), {"a", 4}); }).find("a:5:129: JSON nested deeper than 128"),
+  EXPECT_NE(test::error_of(ExitCode::bad_data,
+                           [&] {
+                             parse_json("\n" + nested(129), {"a", 4});
+                           })
+                .find("a:5:129: JSON nested deeper than 128"),
             std::string::npos);
   // neither brackets inside of texts nor those that are closed again count
-  EXPECT_NO_THROW(parse_json("[\"" + std::string(500, '[') + "\\\"" + std::string(500, '{') + "\"]", {"a", 1}));
+  EXPECT_NO_THROW(
+      parse_json("[\"" + std::string(500, '[') + "\\\"" + std::string(500, '{') + "\"]", {"a", 1}));
   std::string wide = "[";
   for (int i = 0; i < 300; ++i) wide += "[],";
   EXPECT_NO_THROW(parse_json(wide + "[]]", {"a", 1}));
 }
 
 TEST(JsonText, AKeyTwiceInOneObjectIsRefusedInRecordsOnly) {
-  EXPECT_NE(refused(R"({"a": 1, "b": 2, "a": 3})", 5).find("a.jsonl:5: the key \"a\" stands twice"), std::string::npos);
-  EXPECT_NE(refused(R"([{"x": {"a": 1, "\u0061": 2}}])").find("the key \"a\" stands twice"), std::string::npos) << "an escape is the same key";
-  EXPECT_EQ(parse_record(R"({"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 2}]})", {"a", 1}).size(), 2u) << "objects in one another have keys of their own";
-  EXPECT_EQ(parse_json(R"({"a": 1, "a": 3})", {"a", 1})["a"], 3) << "as Python reads Hugging Face's files";
+  EXPECT_NE(refused(R"({"a": 1, "b": 2, "a": 3})", 5).find("a.jsonl:5: the key \"a\" stands twice"),
+            std::string::npos);
+  EXPECT_NE(refused(R"([{"x": {"a": 1, "\u0061": 2}}])").find("the key \"a\" stands twice"),
+            std::string::npos)
+      << "an escape is the same key";
+  EXPECT_EQ(parse_record(R"({"a": {"a": {"a": 1}}, "b": [{"a": 1}, {"a": 2}]})", {"a", 1}).size(),
+            2u)
+      << "objects in one another have keys of their own";
+  EXPECT_EQ(parse_json(R"({"a": 1, "a": 3})", {"a", 1})["a"], 3)
+      << "as Python reads Hugging Face's files";
 }
 
-TEST(JsonText, RecordsKeepTheOrderOfTheirKeys) { EXPECT_EQ(parse_record(R"({"z": 1, "a": {"y": 1, "b": 2}})", {"a", 1}).dump(), R"({"z":1,"a":{"y":1,"b":2}})"); }
+TEST(JsonText, RecordsKeepTheOrderOfTheirKeys) {
+  EXPECT_EQ(parse_record(R"({"z": 1, "a": {"y": 1, "b": 2}})", {"a", 1}).dump(),
+            R"({"z":1,"a":{"y":1,"b":2}})");
+}
 
 TEST(JsonText, FilesMayBeginWithAByteOrderMarkAndHaveALimit) {
   const test::TemporaryFolder folder;
@@ -64,7 +81,12 @@ TEST(JsonText, FilesMayBeginWithAByteOrderMarkAndHaveALimit) {
   EXPECT_EQ(read_json_file(file, 11)["a"], 1);
   EXPECT_THROW(read_json_file(file, 10), UserError);
   EXPECT_THROW(read_json_file((folder.path() / "none.json").string(), 100), UserError);
-  EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { parse_json("\xEF\xBB\xBF[", {"b", 1}); }).find("b:1:"), std::string::npos);
+  EXPECT_NE(test::error_of(ExitCode::bad_data,
+                           [&] {
+                             parse_json("\xEF\xBB\xBF[", {"b", 1});
+                           })
+                .find("b:1:"),
+            std::string::npos);
 }
 
 }  // namespace

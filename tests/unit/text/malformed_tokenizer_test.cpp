@@ -32,11 +32,13 @@ class MalformedTokenizer : public testing::Test {
   std::string refuse_config(const json& config, const std::string& name = "tokenizer_config.json") {
     folder_.write("tokenizer.json", good_.dump());
     folder_.write(name, config.dump());
-    const std::string message = test::error_of(ExitCode::bad_data, [&] { Tokenizer::load(folder_.path()); });
+    const std::string message =
+        test::error_of(ExitCode::bad_data, [&] { Tokenizer::load(folder_.path()); });
     std::filesystem::remove(folder_.path() / name);
     return message;
   }
-  json good_ = json::parse(test::read_text(test::parity_folder() / "tokenizers/llama3/tokenizer.json"));
+  json good_ =
+      json::parse(test::read_text(test::parity_folder() / "tokenizers/llama3/tokenizer.json"));
   test::TemporaryFolder folder_;
 };
 
@@ -46,7 +48,8 @@ TEST_F(MalformedTokenizer, TheBaseIsGood) {
 }
 
 TEST_F(MalformedTokenizer, NoFileAndNoJson) {
-  const auto message = test::error_of(ExitCode::input_missing, [&] { Tokenizer::load(folder_.path() / "none"); });
+  const auto message =
+      test::error_of(ExitCode::input_missing, [&] { Tokenizer::load(folder_.path() / "none"); });
   EXPECT_NE(message.find("tokenizer.json"), std::string::npos);
   EXPECT_NE(refuse_text("").find(":1:1: not JSON"), std::string::npos);
   EXPECT_NE(refuse_text("{\"model\":\n  oops}").find(":2:3: not JSON"), std::string::npos);
@@ -68,9 +71,12 @@ TEST_F(MalformedTokenizer, Vocabulary) {
   refuse("the id 5 stands for two tokens", [](json& j) { j["model"]["vocab"]["zzz"] = 5; });
   refuse("\"zzz\" has the negative id -1", [](json& j) { j["model"]["vocab"]["zzz"] = -1; });
   refuse("the limit is 16777216", [](json& j) { j["model"]["vocab"]["zzz"] = 3000000000; });
-  refuse("the limit is 16777216", [](json& j) { j["model"]["vocab"]["zzz"] = 18446744073709551615ULL; });
-  refuse("model.vocab[\"zzz\"] is 1.5, expected a whole number", [](json& j) { j["model"]["vocab"]["zzz"] = 1.5; });
-  refuse("model.vocab[\"zzz\"] is \"7\", expected a whole number", [](json& j) { j["model"]["vocab"]["zzz"] = "7"; });
+  refuse("the limit is 16777216",
+         [](json& j) { j["model"]["vocab"]["zzz"] = 18446744073709551615ULL; });
+  refuse("model.vocab[\"zzz\"] is 1.5, expected a whole number",
+         [](json& j) { j["model"]["vocab"]["zzz"] = 1.5; });
+  refuse("model.vocab[\"zzz\"] is \"7\", expected a whole number",
+         [](json& j) { j["model"]["vocab"]["zzz"] = "7"; });
   refuse("no token for 94 of the 256 bytes (33, ...)", [](json& j) {
     for (char c = '!'; c <= '~'; ++c) j["model"]["vocab"].erase(std::string(1, c));
     j["model"]["merges"] = json::array();
@@ -87,44 +93,67 @@ TEST_F(MalformedTokenizer, Vocabulary) {
 
 TEST_F(MalformedTokenizer, Merges) {
   refuse("model.merges is no list", [](json& j) { j["model"]["merges"] = 3; });
-  refuse("model.merges[1694] needs the token \"q0q\"", [](json& j) { j["model"]["merges"].push_back({"q0q", "a"}); });
+  refuse("model.merges[1694] needs the token \"q0q\"", [](json& j) {
+    j["model"]["merges"].push_back({"q0q", "a"});
+  });
   refuse("model.merges[1694] needs the token \"\"", [](json& j) {
     j["model"]["vocab"][""] = 60000;
     j["model"]["merges"].push_back({"", "a"});
   });
-  refuse("model.merges[1694] needs the token \"A@\"", [](json& j) { j["model"]["merges"].push_back({"A", "@"}); });
-  refuse("model.merges[1694] is \"a b c\"", [](json& j) { j["model"]["merges"].push_back("a b c"); });
+  refuse("model.merges[1694] needs the token \"A@\"", [](json& j) {
+    j["model"]["merges"].push_back({"A", "@"});
+  });
+  refuse("model.merges[1694] is \"a b c\"",
+         [](json& j) { j["model"]["merges"].push_back("a b c"); });
   refuse("model.merges[1694] is \"ab\"", [](json& j) { j["model"]["merges"].push_back("ab"); });
-  refuse("model.merges[1694] is neither", [](json& j) { j["model"]["merges"].push_back({"a", "b", "c"}); });
+  refuse("model.merges[1694] is neither", [](json& j) {
+    j["model"]["merges"].push_back({"a", "b", "c"});
+  });
 }
 
 TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
   refuse("model type \"Unigram\" is not known", [](json& j) { j["model"]["type"] = "Unigram"; });
   refuse("model.dropout = 0.1", [](json& j) { j["model"]["dropout"] = 0.1; });
-  refuse("model.continuing_subword_prefix = \"##\"", [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; });
-  refuse("model.end_of_word_suffix = \"</w>\"", [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
-  refuse("normalizer type \"Lowercase\"", [](json& j) { j["normalizer"] = {{"type", "Lowercase"}}; });
+  refuse("model.continuing_subword_prefix = \"##\"",
+         [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; });
+  refuse("model.end_of_word_suffix = \"</w>\"",
+         [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
+  refuse("normalizer type \"Lowercase\"", [](json& j) {
+    j["normalizer"] = {{"type", "Lowercase"}};
+  });
   refuse("normalizer type \"Prepend\"", [](json& j) {
-    j["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array({{{"type", "NFC"}}, {{"type", "Prepend"}}})}};
+    j["normalizer"] = {{"type", "Sequence"},
+                       {"normalizers", json::array({{{"type", "NFC"}}, {{"type", "Prepend"}}})}};
   });
   refuse("pre_tokenizer is null", [](json& j) { j["pre_tokenizer"] = nullptr; });
-  refuse("pre_tokenizer type \"Metaspace\"", [](json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; });
+  refuse("pre_tokenizer type \"Metaspace\"", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "Metaspace"}};
+  });
   refuse("no ByteLevel", [](json& j) { j["pre_tokenizer"] = {{"type", "Digits"}}; });
-  refuse("behind ByteLevel", [](json& j) { j["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); });
-  refuse("behavior \"Removed\"", [](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; });
-  refuse("post_processor type \"BertProcessing\"", [](json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; });
+  refuse("behind ByteLevel", [](json& j) {
+    j["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
+  });
+  refuse("behavior \"Removed\"",
+         [](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; });
+  refuse("post_processor type \"BertProcessing\"", [](json& j) {
+    j["post_processor"] = {{"type", "BertProcessing"}};
+  });
   refuse("the id 99999, which no token has", [](json& j) {
     j["post_processor"]["processors"][1]["special_tokens"]["<|begin_of_text|>"]["ids"] = {99999};
   });
   refuse("decoder is null", [](json& j) { j["decoder"] = nullptr; });
   refuse("decoder type \"Metaspace\"", [](json& j) { j["decoder"] = {{"type", "Metaspace"}}; });
   refuse("decoder type \"Fuse\"", [](json& j) { j["decoder"] = {{"type", "Fuse"}}; });
-  refuse("decoder without ByteLevel", [](json& j) { j["decoder"] = {{"type", "Sequence"}, {"decoders", json::array()}}; });
+  refuse("decoder without ByteLevel", [](json& j) {
+    j["decoder"] = {{"type", "Sequence"}, {"decoders", json::array()}};
+  });
 }
 
 TEST_F(MalformedTokenizer, Patterns) {
   const auto pattern = [](const std::string& text) {
-    return [text](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", text}}; };
+    return [text](json& j) {
+      j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", text}};
+    };
   };
   refuse("does not compile (missing closing parenthesis", pattern("(a"));
   refuse("uses \\w at character 2", pattern("\\w+"));
@@ -133,7 +162,8 @@ TEST_F(MalformedTokenizer, Patterns) {
   refuse("&& in a class", pattern("[a&&b]"));
   refuse("{n,m}+", pattern("a{1,3}+"));
   refuse("a backslash at the end", pattern("a\\"));
-  refuse("has no pattern", [](json& j) { j["pre_tokenizer"]["pretokenizers"][0].erase("pattern"); });
+  refuse("has no pattern",
+         [](json& j) { j["pre_tokenizer"]["pretokenizers"][0].erase("pattern"); });
 }
 
 // A pattern may take for ever on a text; PCRE2 counts and gives up.
@@ -145,8 +175,11 @@ TEST_F(MalformedTokenizer, APatternThatGivesUpNamesTheFile) {
   folder_.write("tokenizer.json", runaway.dump());
   const Tokenizer tokenizer = Tokenizer::load(folder_.path());
   EXPECT_FALSE(tokenizer.encode("aaa").empty());
-  const std::string message = test::error_of(ExitCode::bad_data, [&] { tokenizer.encode(std::string(200, 'a') + "b"); });
-  EXPECT_NE(message.find("tokenizer.json: its pattern gives up on a text of 201 bytes"), std::string::npos) << message;
+  const std::string message =
+      test::error_of(ExitCode::bad_data, [&] { tokenizer.encode(std::string(200, 'a') + "b"); });
+  EXPECT_NE(message.find("tokenizer.json: its pattern gives up on a text of 201 bytes"),
+            std::string::npos)
+      << message;
 }
 
 TEST_F(MalformedTokenizer, AddedTokens) {
@@ -154,17 +187,28 @@ TEST_F(MalformedTokenizer, AddedTokens) {
   refuse("an added token has no text", [](json& j) { j["added_tokens"][0]["content"] = 3; });
   refuse("added_tokens[].id is missing", [](json& j) { j["added_tokens"][0].erase("id"); });
   refuse("the id 5 stands for two tokens", [](json& j) { j["added_tokens"][0]["id"] = 5; });
-  refuse("has two ids", [](json& j) { j["added_tokens"].push_back({{"content", "<tool>"}, {"id", 5000}}); });
+  refuse("has two ids", [](json& j) {
+    j["added_tokens"].push_back({{"content", "<tool>"}, {"id", 5000}});
+  });
   refuse("lstrip is not true or false", [](json& j) { j["added_tokens"][0]["lstrip"] = 1; });
 }
 
 TEST_F(MalformedTokenizer, SideFiles) {
-  EXPECT_NE(refuse_config({{"eos_token", "<nope>"}}).find("eos_token is \"<nope>\", which the vocabulary does not have"), std::string::npos);
-  EXPECT_NE(refuse_config({{"eos_token", 5}}).find("eos_token is number, expected a text"), std::string::npos);
+  EXPECT_NE(refuse_config({{"eos_token", "<nope>"}})
+                .find("eos_token is \"<nope>\", which the vocabulary does not have"),
+            std::string::npos);
+  EXPECT_NE(refuse_config({{"eos_token", 5}}).find("eos_token is number, expected a text"),
+            std::string::npos);
   EXPECT_NE(refuse_config(json::array()).find("not a JSON object"), std::string::npos);
-  EXPECT_NE(refuse_config({{"added_tokens_decoder", {{"x", {{"content", "a"}}}}}}).find("the key \"x\""), std::string::npos);
-  EXPECT_NE(refuse_config({{"eos_token_id", 99999}}, "generation_config.json").find("eos_token_id 99999 is outside"), std::string::npos);
-  EXPECT_NE(refuse_config({{"eos_token_id", "2"}}, "generation_config.json").find("expected a whole number"), std::string::npos);
+  EXPECT_NE(
+      refuse_config({{"added_tokens_decoder", {{"x", {{"content", "a"}}}}}}).find("the key \"x\""),
+      std::string::npos);
+  EXPECT_NE(refuse_config({{"eos_token_id", 99999}}, "generation_config.json")
+                .find("eos_token_id 99999 is outside"),
+            std::string::npos);
+  EXPECT_NE(refuse_config({{"eos_token_id", "2"}}, "generation_config.json")
+                .find("expected a whole number"),
+            std::string::npos);
 }
 
 TEST_F(MalformedTokenizer, ATemplateThatIsNotKnownMattersOnlyToConversations) {
@@ -174,11 +218,13 @@ TEST_F(MalformedTokenizer, ATemplateThatIsNotKnownMattersOnlyToConversations) {
   EXPECT_FALSE(tokenizer.encode("text").empty());
   EXPECT_FALSE(tokenizer.has_chat_template());
   const std::vector<Message> messages{{"user", "hi", ""}};
-  const auto message = test::error_of(ExitCode::bad_data, [&] { tokenizer.render_chat(messages, GenerationPrompt::with); });
+  const auto message = test::error_of(
+      ExitCode::bad_data, [&] { tokenizer.render_chat(messages, GenerationPrompt::with); });
   EXPECT_NE(message.find("the block 'macro' is not known"), std::string::npos);
   std::filesystem::remove(folder_.path() / "tokenizer_config.json");
   const Tokenizer without = Tokenizer::load(folder_.path());
-  const auto none = test::error_of(ExitCode::bad_data, [&] { without.render_chat(messages, GenerationPrompt::with); });
+  const auto none = test::error_of(ExitCode::bad_data,
+                                   [&] { without.render_chat(messages, GenerationPrompt::with); });
   EXPECT_NE(none.find("no chat template"), std::string::npos);
 }
 

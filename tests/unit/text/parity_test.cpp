@@ -1,5 +1,5 @@
-// Ids, texts and rendered conversations against those of HF `tokenizers` and `transformers`, for every tokenizer of the
-// folder, and a report of what differs first.
+// Ids, texts and rendered conversations against those of HF `tokenizers` and `transformers`, for
+// every tokenizer of the folder, and a report of what differs first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ using Ids = std::vector<TokenId>;
 
 std::vector<std::string> kinds() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(test::parity_folder() / "tokenizers")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(test::parity_folder() / "tokenizers")) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -45,11 +46,14 @@ TEST_P(Parity, Encode) {
     const auto text = line["text"].get<std::string>();
     const auto ids = line["ids"].get<Ids>();
     EXPECT_EQ(tokenizer_.encode(text), ids) << line;
-    const auto with_special = line.contains("ids_with_special") ? line["ids_with_special"].get<Ids>() : ids;
+    const auto with_special =
+        line.contains("ids_with_special") ? line["ids_with_special"].get<Ids>() : ids;
     EXPECT_EQ(tokenizer_.encode(text, SpecialTokens::added), with_special) << line;
     const auto decoded = line["decoded"].get<std::string>();
     EXPECT_EQ(tokenizer_.decode(ids), decoded) << line;
-    const auto skipped = line.contains("decoded_skip_special") ? line["decoded_skip_special"].get<std::string>() : decoded;
+    const auto skipped = line.contains("decoded_skip_special")
+                             ? line["decoded_skip_special"].get<std::string>()
+                             : decoded;
     EXPECT_EQ(tokenizer_.decode(ids, Skip::special), skipped) << line;
   }
 }
@@ -69,19 +73,23 @@ TEST_P(Parity, DecodeAtOnceAndAsStream) {
 }
 
 TEST_P(Parity, Chat) {
-  if (!std::filesystem::exists(folder() / "chat.jsonl")) GTEST_SKIP() << GetParam() << " has no chat template";
+  if (!std::filesystem::exists(folder() / "chat.jsonl"))
+    GTEST_SKIP() << GetParam() << " has no chat template";
   const auto lines = read_lines(folder() / "chat.jsonl");
   ASSERT_GT(lines.size(), 0u);
   for (const json& line : lines) {
     std::vector<Message> messages;
-    for (const json& message : line["messages"]) messages.push_back({message["role"], message["content"], ""});
-    const auto prompt = line["add_generation_prompt"].get<bool>() ? GenerationPrompt::with : GenerationPrompt::without;
+    for (const json& message : line["messages"])
+      messages.push_back({message["role"], message["content"], ""});
+    const auto prompt = line["add_generation_prompt"].get<bool>() ? GenerationPrompt::with
+                                                                  : GenerationPrompt::without;
     EXPECT_EQ(tokenizer_.render_chat(messages, prompt), line["text"].get<std::string>()) << line;
     EXPECT_EQ(tokenizer_.encode_chat(messages, prompt), line["ids"].get<Ids>()) << line;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, Parity, testing::ValuesIn(kinds()), [](const auto& tokenizer) { return tokenizer.param; });
+INSTANTIATE_TEST_SUITE_P(Tokenizers, Parity, testing::ValuesIn(kinds()),
+                         [](const auto& tokenizer) { return tokenizer.param; });
 
 }  // namespace
 }  // namespace trireme::text

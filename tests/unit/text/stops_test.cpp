@@ -21,14 +21,17 @@ using testing::IsEmpty;
 // <|pad|> 256, <|bos|> 257, <|eos|> 258; below them the bytes.
 constexpr int64_t vocabulary = 272;
 
-Stops stops(bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings) {
-  return stops_of(test::tokenizer(), ignore_eos, ids, strings, vocabulary, "rollout.stop_token_ids");
+Stops stops(bool ignore_eos, const std::vector<int64_t>& ids,
+            const std::vector<std::string>& strings) {
+  return stops_of(test::tokenizer(), ignore_eos, ids, strings, vocabulary,
+                  "rollout.stop_token_ids");
 }
 
 TEST(Stops, ATextThatIsOneSpecialTokenIsAStopId) {
   const Stops found = stops(false, {}, {"<|pad|>", "end", "a", "<|eos|>", "x<|bos|>"});
   EXPECT_THAT(found.ids, ElementsAre(256, 258));
-  EXPECT_THAT(found.strings, ElementsAre("end", "a", "x<|bos|>")) << "an ordinary token may be a part of another text";
+  EXPECT_THAT(found.strings, ElementsAre("end", "a", "x<|bos|>"))
+      << "an ordinary token may be a part of another text";
 }
 
 TEST(Stops, IdsOfTheDeckCountWithAndWithoutTheEndToken) {
@@ -36,27 +39,44 @@ TEST(Stops, IdsOfTheDeckCountWithAndWithoutTheEndToken) {
   EXPECT_THAT(stops(true, {271, 5}, {}).ids, ElementsAre(5, 271));
   EXPECT_THAT(stops(true, {}, {}).ids, IsEmpty());
   for (const int64_t wrong : {int64_t{-1}, vocabulary, int64_t{1} << 40}) {
-    const auto message = config::error_of(ExitCode::configuration, [&] { stops(false, {3, wrong}, {}); });
-    EXPECT_THAT(message, AllOf(HasSubstr("rollout.stop_token_ids"), HasSubstr(base::text(wrong)), HasSubstr("272")));
+    const auto message = config::error_of(ExitCode::configuration, [&] {
+      stops(false, {3, wrong}, {});
+    });
+    EXPECT_THAT(message, AllOf(HasSubstr("rollout.stop_token_ids"), HasSubstr(base::text(wrong)),
+                               HasSubstr("272")));
   }
 }
 
 TEST(LogitBias, NamesTokensByIdAndByText) {
-  const auto read = [](const std::vector<std::string>& entries) { return token_biases(test::tokenizer(), entries, vocabulary, "rollout.logit_bias"); };
-  const int32_t x = test::tokenizer().encode("x").front(), equals = test::tokenizer().encode("=").front();
+  const auto read = [](const std::vector<std::string>& entries) {
+    return token_biases(test::tokenizer(), entries, vocabulary, "rollout.logit_bias");
+  };
+  const int32_t x = test::tokenizer().encode("x").front(),
+                equals = test::tokenizer().encode("=").front();
   std::vector<TokenBias> want{{x, -1.5f}, {equals, 2}, {258, 100}, {271, -100}};
   std::ranges::sort(want, {}, &TokenBias::id);
-  EXPECT_EQ(read({"271=-100", "text:<|eos|>=100", "text:x=-1.5", "text:==2"}), want) << "the last equals sign stands before the bias";
+  EXPECT_EQ(read({"271=-100", "text:<|eos|>=100", "text:x=-1.5", "text:==2"}), want)
+      << "the last equals sign stands before the bias";
   EXPECT_THAT(read({}), IsEmpty());
-  for (const char* wrong : {"x=1", "5", "5=", "=1", "text:=1", "5=101", "5=nan", "5=1.0x", "text:xx=1", "272=1", "-1=1", "5 =1"}) {
-    EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({wrong}); }), HasSubstr("rollout.logit_bias")) << wrong;
+  for (const char* wrong : {"x=1", "5", "5=", "=1", "text:=1", "5=101", "5=nan", "5=1.0x",
+                            "text:xx=1", "272=1", "-1=1", "5 =1"}) {
+    EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({wrong}); }),
+                HasSubstr("rollout.logit_bias"))
+        << wrong;
   }
-  EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({"258=1", "text:<|eos|>=1"}); }), HasSubstr("258 twice"));
+  EXPECT_THAT(config::error_of(ExitCode::configuration,
+                               [&] {
+                                 read({"258=1", "text:<|eos|>=1"});
+                               }),
+              HasSubstr("258 twice"));
 }
 
 TEST(LogitBias, TextsOfTheCommandLineMayBeBroken) {
-  EXPECT_THAT(config::error_of(ExitCode::configuration, [] { token_biases(test::tokenizer(), {"text:\xFF=1"}, vocabulary, "--logit-bias"); }),
-              HasSubstr("--logit-bias has a text that is not UTF-8"));
+  EXPECT_THAT(
+      config::error_of(
+          ExitCode::configuration,
+          [] { token_biases(test::tokenizer(), {"text:\xFF=1"}, vocabulary, "--logit-bias"); }),
+      HasSubstr("--logit-bias has a text that is not UTF-8"));
 }
 
 // Tokens until the predicate says stop; -1: never.
@@ -74,7 +94,8 @@ TEST(StopStrings, SeeSpecialTokens) {
   EXPECT_EQ(stopped_after({"<|bos|>x"}, {x, 257, x}), 3);
 }
 
-// The engine does not obey it before min_new_tokens: a text that came by then must not end the answer later.
+// The engine does not obey it before min_new_tokens: a text that came by then must not end the
+// answer later.
 TEST(StopStrings, AreSaidOnceWhenTheyAreComplete) {
   const auto stop = stop_string_predicate(test::tokenizer(), {"ab", "a longer one"});
   std::vector<bool> said;
@@ -84,7 +105,8 @@ TEST(StopStrings, AreSaidOnceWhenTheyAreComplete) {
 
 TEST(StopStrings, AreFoundAcrossTokensAndCharacters) {
   const auto tokens = test::tokenizer().encode("say \xC3\xBC now");
-  EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(test::tokenizer().encode("say \xC3\xBC n").size()));
+  EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens),
+            static_cast<int64_t>(test::tokenizer().encode("say \xC3\xBC n").size()));
   EXPECT_EQ(stopped_after({"never"}, tokens), -1);
   EXPECT_FALSE(stop_string_predicate(test::tokenizer(), {}));
 }
@@ -95,22 +117,29 @@ TEST(StopStrings, AreWhatTheTextEndsIn) {
   for (int round = 0; round < 200; ++round) {
     std::vector<std::string> strings(1 + random() % 3);
     for (std::string& text : strings) {
-      for (size_t length = 1 + random() % 5; length > 0; --length) text += random() % 2 == 0 ? 'a' : 'b';
+      for (size_t length = 1 + random() % 5; length > 0; --length)
+        text += random() % 2 == 0 ? 'a' : 'b';
     }
     const auto stop = stop_string_predicate(test::tokenizer(), strings);
     const auto copy = stop;  // they share what has been seen: one request
     std::string text;
     for (int i = 0; i < 40; ++i) {
       text += random() % 2 == 0 ? 'a' : 'b';
-      const bool ends = std::any_of(strings.begin(), strings.end(), [&](const std::string& s) { return text.ends_with(s); });
+      const bool ends = std::any_of(strings.begin(), strings.end(),
+                                    [&](const std::string& s) { return text.ends_with(s); });
       ASSERT_EQ((i % 3 == 0 ? copy : stop)(text.back()), ends) << text;
     }
   }
 }
 
 TEST(StopStrings, OfBrokenCharacters) {
-  EXPECT_EQ(stopped_after({"\xEF\xBF\xBD" "a"}, {0xE2, 0x82, 'a'}), 3) << "what is broken counts as it will be written";
-  EXPECT_EQ(stopped_after({"\xE2\x82\xAC"}, {0xE2, 0x82, 0xAC}), 3) << "not before the character is whole";
+  EXPECT_EQ(stopped_after({"\xEF\xBF\xBD"
+                           "a"},
+                          {0xE2, 0x82, 'a'}),
+            3)
+      << "what is broken counts as it will be written";
+  EXPECT_EQ(stopped_after({"\xE2\x82\xAC"}, {0xE2, 0x82, 0xAC}), 3)
+      << "not before the character is whole";
   EXPECT_EQ(stopped_after({"b"}, {0xE2, 'b'}), 2) << "the byte that ends a broken one is looked at";
 }
 

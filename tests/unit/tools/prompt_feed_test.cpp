@@ -1,4 +1,5 @@
-// What `trireme generate` reads and writes, piece by piece: prompts that are surveyed and dealt out, answers that are there, files that are not whole yet.
+// What `trireme generate` reads and writes, piece by piece: prompts that are surveyed and dealt
+// out, answers that are there, files that are not whole yet.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,26 +46,43 @@ TEST_F(PromptFeeds, ASurveyCountsAndTellsTokensInAnotherOrderApart) {
   EXPECT_EQ(found.longest - survey(lines({"a"})).longest, 2) << "each byte is a token";
   EXPECT_EQ(survey(lines({"a", "bcd", "ef"})).digest, found.digest);
   std::set<uint64_t> digests{found.digest};
-  for (const auto& other : std::vector<std::vector<std::string>>{{"bcd", "a", "ef"}, {"a", "bcd"}, {"a", "bcd", "ef", "a"}, {"a", "bc", "def"}, {"a", "a"}, {"a"}}) {
-    EXPECT_TRUE(digests.insert(survey(lines(other)).digest).second) << testing::PrintToString(other);
+  for (const auto& other : std::vector<std::vector<std::string>>{{"bcd", "a", "ef"},
+                                                                 {"a", "bcd"},
+                                                                 {"a", "bcd", "ef", "a"},
+                                                                 {"a", "bc", "def"},
+                                                                 {"a", "a"},
+                                                                 {"a"}}) {
+    EXPECT_TRUE(digests.insert(survey(lines(other)).digest).second)
+        << testing::PrintToString(other);
   }
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(""); }), HasSubstr("prompts.jsonl: no records"));
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(""); }),
+              HasSubstr("prompts.jsonl: no records"));
 }
 
 TEST_F(PromptFeeds, ASurveyNamesTheLineThatHasNoRoom) {
   const int64_t three = survey(lines({"abc"})).longest;
   EXPECT_EQ(survey(lines({"a", "abc"}), three + 1).prompts, 2);
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(lines({"a", "abc"}), three); }),
-              AllOf(HasSubstr("prompts.jsonl:2"), HasSubstr(base::text("has ", three, " tokens, the model takes ", three))));
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(lines({"a"}) + "{\"text\": 5}\n"); }), HasSubstr("prompts.jsonl:2"));
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(lines({"a", "b"}) + "{\"text\": \"\xFF\"}\n"); }), HasSubstr("prompts.jsonl:3"));
+  EXPECT_THAT(error_of(ExitCode::bad_data,
+                       [&] {
+                         survey(lines({"a", "abc"}), three);
+                       }),
+              AllOf(HasSubstr("prompts.jsonl:2"),
+                    HasSubstr(base::text("has ", three, " tokens, the model takes ", three))));
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(lines({"a"}) + "{\"text\": 5}\n"); }),
+              HasSubstr("prompts.jsonl:2"));
+  EXPECT_THAT(error_of(ExitCode::bad_data,
+                       [&] {
+                         survey(lines({"a", "b"}) + "{\"text\": \"\xFF\"}\n");
+                       }),
+              HasSubstr("prompts.jsonl:3"));
 }
 
 // Whatever is answered, each replica gets its share of the others, each once and in order.
 TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
   std::mt19937 random(3);
   std::vector<std::string> texts;
-  for (int i = 0; i < 11; ++i) texts.push_back(std::string(static_cast<size_t>(i % 4), 'x') + static_cast<char>('a' + i));
+  for (int i = 0; i < 11; ++i)
+    texts.push_back(std::string(static_cast<size_t>(i % 4), 'x') + static_cast<char>('a' + i));
   const fs::path prompts = file(lines(texts));
   for (int round = 0; round < 30; ++round) {
     const auto samples = static_cast<int64_t>(1 + random() % 3);
@@ -72,9 +90,11 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
     AnswerSet done(11, samples);
     std::set<std::pair<int64_t, int64_t>> answered;
     for (size_t i = random() % 30; i > 0; --i) {
-      const auto prompt = static_cast<int64_t>(random() % 13) - 1, sample = static_cast<int64_t>(random() % 4) - 1;
+      const auto prompt = static_cast<int64_t>(random() % 13) - 1,
+                 sample = static_cast<int64_t>(random() % 4) - 1;
       const bool there = prompt >= 0 && prompt < 11 && sample >= 0 && sample < samples;
-      EXPECT_EQ(done.add(prompt, sample), there && answered.emplace(prompt, sample).second) << prompt << ", " << sample;
+      EXPECT_EQ(done.add(prompt, sample), there && answered.emplace(prompt, sample).second)
+          << prompt << ", " << sample;
     }
     EXPECT_EQ(done.size(), std::ssize(answered));
     EXPECT_EQ(done.wanted(), 11 * samples);
@@ -91,7 +111,8 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
         const auto prompt = feed.next(done);
         ASSERT_TRUE(prompt) << index;
         EXPECT_EQ(prompt->index, index);
-        EXPECT_EQ(test::tokenizer().decode(prompt->ids, text::Skip::special), texts[static_cast<size_t>(index)]);
+        EXPECT_EQ(test::tokenizer().decode(prompt->ids, text::Skip::special),
+                  texts[static_cast<size_t>(index)]);
       }
       EXPECT_FALSE(feed.next(done));
       EXPECT_FALSE(feed.next(done)) << "the end stays the end";
@@ -108,12 +129,14 @@ TEST_F(PromptFeeds, LinesBehindTheSurveyedOnesAreNotRead) {
 }
 
 TEST_F(PromptFeeds, AnOutputHasItsNameWhenItIsWhole) {
-  const fs::path path = folder_.path() / "out.jsonl", partial = folder_.path() / "out.jsonl.partial";
+  const fs::path path = folder_.path() / "out.jsonl",
+                 partial = folder_.path() / "out.jsonl.partial";
   std::ofstream(path) << "old\n";
   {
     OutputFile cut_off(path);
     cut_off.write("one\n");
-    EXPECT_THAT(error_of(ExitCode::locked, [&] { OutputFile second(path); }), HasSubstr("out.jsonl.partial"));
+    EXPECT_THAT(error_of(ExitCode::locked, [&] { OutputFile second(path); }),
+                HasSubstr("out.jsonl.partial"));
     EXPECT_EQ(base::read_file(partial), "one\n") << "the second one has left it alone";
   }
   {

@@ -1,4 +1,5 @@
-// Phases by a made-up clock of a device: what is counted, where it stands, and what becomes of a clock that fails.
+// Phases by a made-up clock of a device: what is counted, where it stands, and what becomes of a
+// clock that fails.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -68,9 +69,15 @@ TEST_F(DevicePhases, AreCountedByNameAndPlace) {
   EXPECT_NEAR(seconds["train"], 3, 1e-9);
   EXPECT_NEAR(seconds["report"], 1, 1e-9);
 
-  const Table table = make_table(std::vector<Summary>{Summary::from_bytes(summarize(0, "trainer").to_bytes())});
+  const Table table =
+      make_table(std::vector<Summary>{Summary::from_bytes(summarize(0, "trainer").to_bytes())});
   for (const TableRow& row : table.at(0).rows) {
-    EXPECT_NEAR(row.device_seconds, row.path == "iteration/train" ? 10 : row.path == "iteration/train/not a phase/report" ? 3 : 0, 1e-9) << row.path;
+    EXPECT_NEAR(row.device_seconds,
+                row.path == "iteration/train"                      ? 10
+                : row.path == "iteration/train/not a phase/report" ? 3
+                                                                   : 0,
+                1e-9)
+        << row.path;
   }
   EXPECT_NE(to_text(table).find("device s"), std::string::npos);
   const std::string trace = trace_events({0, "trainer", "node", 0, start_});
@@ -97,7 +104,8 @@ TEST_F(DevicePhases, ThatBeganBeforeTheClockAreLeftOut) {
 TEST_F(DevicePhases, WithoutOneTheTableSaysNothingOfThem) {
   set_device_clock(nullptr);
   { const Phase phase{"train"}; }
-  EXPECT_EQ(to_text(make_table(std::vector<Summary>{summarize(0, "trainer")})).find("device"), std::string::npos);
+  EXPECT_EQ(to_text(make_table(std::vector<Summary>{summarize(0, "trainer")})).find("device"),
+            std::string::npos);
 }
 
 }  // namespace

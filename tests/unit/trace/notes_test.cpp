@@ -26,27 +26,35 @@ RoleTable role(std::string name, int ranks, double seconds, double wait) {
   return table;
 }
 
-// Trainers: 4 ranks busy 50 of 100 s; generators: 4 ranks busy 100 s. Work 200 : 400, so 8 ranks split 3 : 5 (2.67 : 5.33) and
-// the longer role takes 400 / 5 = 80 s.
+// Trainers: 4 ranks busy 50 of 100 s; generators: 4 ranks busy 100 s. Work 200 : 400, so 8 ranks
+// split 3 : 5 (2.67 : 5.33) and the longer role takes 400 / 5 = 80 s.
 TEST(Notes, SuggestsTheBalancedSplit) {
   const Table table{role("trainer, reward", 4, 100, 50), role("generator", 4, 100, 0)};
-  EXPECT_THAT(notes(table, RolesRun::together),
-              ElementsAre(AllOf(
-                  HasSubstr("the trainer, reward ranks waited 50 % of the time, because the generator ranks had more to do"),
-                  HasSubstr("Try ranks.trainer=3 ranks.generator=5 (about 0.80 of the present time"))));
+  EXPECT_THAT(
+      notes(table, RolesRun::together),
+      ElementsAre(AllOf(
+          HasSubstr("the trainer, reward ranks waited 50 % of the time, because the generator "
+                    "ranks had more to do"),
+          HasSubstr("Try ranks.trainer=3 ranks.generator=5 (about 0.80 of the present time"))));
 }
 
 TEST(Notes, KeepsOneRankPerRole) {
   const Table table{role("trainer", 3, 100, 0), role("generator", 1, 100, 99)};
-  EXPECT_THAT(notes(table, RolesRun::together), ElementsAre(HasSubstr("No other split of these ranks would be better")));
+  EXPECT_THAT(notes(table, RolesRun::together),
+              ElementsAre(HasSubstr("No other split of these ranks would be better")));
 }
 
-// All wait for something else, 36 s of 100 and more: one rank each is the best split of three, and a better one of six saves what the busiest has too much.
+// All wait for something else, 36 s of 100 and more: one rank each is the best split of three, and
+// a better one of six saves what the busiest has too much.
 TEST(Notes, WaitingForSomethingElseIsNotSavedByASplit) {
-  const Table three{role("trainer", 1, 100, 36), role("generator", 1, 100, 36), role("reward", 1, 100, 59)};
-  EXPECT_THAT(notes(three, RolesRun::together), ElementsAre(HasSubstr("No other split of these ranks would be better")));
+  const Table three{role("trainer", 1, 100, 36), role("generator", 1, 100, 36),
+                    role("reward", 1, 100, 59)};
+  EXPECT_THAT(notes(three, RolesRun::together),
+              ElementsAre(HasSubstr("No other split of these ranks would be better")));
   const Table six{role("trainer", 2, 100, 40), role("generator", 4, 100, 85)};  // 120 : 60 on 6
-  EXPECT_THAT(notes(six, RolesRun::together), ElementsAre(HasSubstr("Try ranks.trainer=4 ranks.generator=2 (about 0.70 of the present time")));
+  EXPECT_THAT(notes(six, RolesRun::together),
+              ElementsAre(HasSubstr(
+                  "Try ranks.trainer=4 ranks.generator=2 (about 0.70 of the present time")));
 }
 
 TEST(Notes, RolesInTurns) {
@@ -58,39 +66,49 @@ TEST(Notes, RolesInTurns) {
 TEST(Notes, SeeIterationsOnly) {
   Table table{role("trainer", 4, 100, 50), role("generator", 4, 100, 0)};
   for (RoleTable& one : table) one.seconds = {1000, 1000, 1000};
-  EXPECT_THAT(notes(table, RolesRun::together), ElementsAre(HasSubstr("Try ranks.trainer=3 ranks.generator=5 (about 0.80 of the present time")));
+  EXPECT_THAT(notes(table, RolesRun::together),
+              ElementsAre(HasSubstr(
+                  "Try ranks.trainer=3 ranks.generator=5 (about 0.80 of the present time")));
 }
 
 // Trainers work 50 s of 100, generators 90: in turns 140.
 TEST(Overlap, IsComparedWithTurns) {
-  const Table table{role("trainer, reward", 4, 100, 50), role("generator", 4, 100, 10), role("idle", 1, 100, 100)};
+  const Table table{role("trainer, reward", 4, 100, 50), role("generator", 4, 100, 10),
+                    role("idle", 1, 100, 100)};
   EXPECT_EQ(overlap_text(table, RolesRun::together),
-            "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %; with generators and trainers in turns (train.async_depth = 0) about 14.0 s, "
+            "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %; with generators "
+            "and trainers in turns (train.async_depth = 0) about 14.0 s, "
             "1.40 times as long");
-  EXPECT_EQ(overlap_text(table, RolesRun::in_turns), "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %");
+  EXPECT_EQ(overlap_text(table, RolesRun::in_turns),
+            "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %");
 }
 
 // Rank 1 does both, 100 s of 100: nothing to gain by more overlap, and none there.
 TEST(Overlap, RanksOfBothRolesTakeTurnsAnyway) {
-  const Table table{role("trainer", 1, 100, 60), role("trainer, generator", 1, 100, 0), role("generator", 1, 100, 50)};
+  const Table table{role("trainer", 1, 100, 60), role("trainer, generator", 1, 100, 0),
+                    role("generator", 1, 100, 50)};
   EXPECT_THAT(overlap_text(table, RolesRun::together), HasSubstr("1.00 times as long"));
 }
 
 TEST(Overlap, NothingToSay) {
   EXPECT_EQ(overlap_text({}, RolesRun::together), "");
   EXPECT_EQ(overlap_text({role("all", 4, 100, 50)}, RolesRun::together), "");
-  EXPECT_EQ(overlap_text({role("trainer", 4, 0, 0), role("generator", 4, 0, 0)}, RolesRun::together), "") << "no iteration yet";
+  EXPECT_EQ(
+      overlap_text({role("trainer", 4, 0, 0), role("generator", 4, 0, 0)}, RolesRun::together), "")
+      << "no iteration yet";
 }
 
 TEST(Notes, NothingToSay) {
-  EXPECT_THAT(notes({role("trainer", 2, 100, 5), role("generator", 2, 100, 0)}, RolesRun::together), IsEmpty());
+  EXPECT_THAT(notes({role("trainer", 2, 100, 5), role("generator", 2, 100, 0)}, RolesRun::together),
+              IsEmpty());
   EXPECT_THAT(notes({role("all", 4, 100, 50)}, RolesRun::together), IsEmpty());
   EXPECT_THAT(notes({}, RolesRun::together), IsEmpty());
 }
 
 TEST(Notes, UnevenRanksNameTheDeepestRegion) {
   RoleTable table = role("trainer", 4, 100, 0);
-  const auto row = [](std::string path, double avg, double max, Category category = Category::work) {
+  const auto row = [](std::string path, double avg, double max,
+                      Category category = Category::work) {
     TableRow r;
     r.path = std::move(path);
     r.category = category;
@@ -100,7 +118,8 @@ TEST(Notes, UnevenRanksNameTheDeepestRegion) {
   table.rows = {row("iteration", 50, 90), row("iteration/forward", 20, 60),
                 row("iteration/all_gather", 10, 80, Category::communication), row("tiny", 0.1, 1)};
   EXPECT_THAT(notes({table}, RolesRun::together),
-              ElementsAre(HasSubstr("'iteration/forward' took 1 min 0 s on the slowest of the trainer ranks")));
+              ElementsAre(HasSubstr(
+                  "'iteration/forward' took 1 min 0 s on the slowest of the trainer ranks")));
 }
 
 TEST(Notes, DroppedEventsAreSaid) {
@@ -118,7 +137,8 @@ std::vector<int> advised(const std::string& note) {
   std::vector<int> out;
   for (size_t at = 0; (at = note.find("ranks.", at)) != std::string::npos; ++at) {
     const size_t end = note.find_first_of(" =", at);
-    if (end != std::string::npos && note[end] == '=') out.push_back(std::atoi(note.c_str() + end + 1));
+    if (end != std::string::npos && note[end] == '=')
+      out.push_back(std::atoi(note.c_str() + end + 1));
   }
   return out;
 }
@@ -129,7 +149,8 @@ double longest(const std::vector<double>& work, const std::vector<int>& ranks) {
   return out;
 }
 
-// All jobs of two and three roles with one to four ranks each, whose ranks are busy for none, a hundredth, a half or all of 100 s.
+// All jobs of two and three roles with one to four ranks each, whose ranks are busy for none, a
+// hundredth, a half or all of 100 s.
 template <class Check>
 void for_all_jobs(Check check) {
   for (int job = 0; job < 16 * 16 * 17; ++job) {
@@ -164,17 +185,21 @@ TEST(Notes, EverySplitUsesAllRanksLeavesNoRoleWithoutAndIsAsGoodAsItSays) {
       EXPECT_GE(*std::min_element(split.begin(), split.end()), 1) << note;
       const double share = 1 - (longest(work, present) - longest(work, split)) / 100;
       EXPECT_LE(share, 0.97) << note;
-      EXPECT_NE(note.find("about " + base::fixed(share, 2) + " of"), std::string::npos) << share << ": " << note;
+      EXPECT_NE(note.find("about " + base::fixed(share, 2) + " of"), std::string::npos)
+          << share << ": " << note;
     }
   });
   EXPECT_GT(splits, 500);
 }
 
 TEST(Notes, RanksWithoutARoleAreNoRole) {
-  const Table table{role("trainer", 2, 100, 0), role("generator", 1, 100, 20), role("idle", 3, 100, 100)};
+  const Table table{role("trainer", 2, 100, 0), role("generator", 1, 100, 20),
+                    role("idle", 3, 100, 100)};
   const auto all = notes(table, RolesRun::together);
-  for (const std::string& note : all) EXPECT_THAT(note, testing::Not(HasSubstr("ranks.idle"))) << "the deck has no such key";
-  EXPECT_THAT(all, testing::Contains(HasSubstr("ranks.trainer=4 ranks.generator=2"))) << "200 : 80 on all six";
+  for (const std::string& note : all)
+    EXPECT_THAT(note, testing::Not(HasSubstr("ranks.idle"))) << "the deck has no such key";
+  EXPECT_THAT(all, testing::Contains(HasSubstr("ranks.trainer=4 ranks.generator=2")))
+      << "200 : 80 on all six";
 }
 
 // All wait for the same thing and have as much to do: none of them is blamed for its own waiting.
@@ -184,7 +209,9 @@ TEST(Notes, NobodyWaitsForItself) {
       for (const std::string& note : notes(table, run)) {
         for (const RoleTable& one : table) {
           const bool waits = note.starts_with("NOTE: the " + one.role + " ranks waited");
-          EXPECT_FALSE(waits && note.find("because the " + one.role + " ranks") != std::string::npos) << note;
+          EXPECT_FALSE(waits &&
+                       note.find("because the " + one.role + " ranks") != std::string::npos)
+              << note;
         }
       }
     });

@@ -54,7 +54,8 @@ void expect_nested(const std::vector<Json>& slices) {
     const double end = begin + std::round(slice["dur"].get<double>() * 1000);
     EXPECT_GE(begin, last_begin);
     last_begin = begin;
-    while (!open_until.empty() && open_until.back() <= begin && open_until.back() < end) open_until.pop_back();
+    while (!open_until.empty() && open_until.back() <= begin && open_until.back() < end)
+      open_until.pop_back();
     EXPECT_TRUE(open_until.empty() || end <= open_until.back()) << slice.dump();
     open_until.push_back(end);
   }
@@ -121,17 +122,20 @@ TEST(Perfetto, RanksWithoutEventsLeaveNoGap) {
   const std::string mine = trace_events(identity(0));
   const std::string merged = merge_trace(std::vector<std::string>{mine, "", mine});
   EXPECT_TRUE(Json::accept(merged));
-  if (const char* keep = std::getenv("TRIREME_KEEP_TRACE")) base::write_file_atomically(keep, merged);
+  if (const char* keep = std::getenv("TRIREME_KEEP_TRACE"))
+    base::write_file_atomically(keep, merged);
 }
 
 TEST(Perfetto, NoEventsAtAllIsAFileToo) {
-  for (const std::vector<std::string>& fragments : {std::vector<std::string>{}, {""}, {"", "", ""}}) {
+  for (const std::vector<std::string>& fragments :
+       {std::vector<std::string>{}, {""}, {"", "", ""}}) {
     const Json trace = Json::parse(merge_trace(fragments));
     EXPECT_TRUE(trace.at("traceEvents").empty());
   }
 }
 
-// A rank whose clock is behind has times before the start of rank 0: all of them are moved by as much, and none loses its sign.
+// A rank whose clock is behind has times before the start of rank 0: all of them are moved by as
+// much, and none loses its sign.
 TEST(Perfetto, TimesBeforeTheStartAreNegative) {
   clear();
   record_events(true);

@@ -1,4 +1,5 @@
-// What the recorder keeps of made-up call trees and threads, and how it looks in trace.json when names are awkward.
+// What the recorder keeps of made-up call trees and threads, and how it looks in trace.json when
+// names are awkward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +33,9 @@ class Recording : public testing::Test {
   void TearDown() override { set_capacity(size_t{1} << 16); }
 
   // Events of this process as rank 2 of a job shows them.
-  static std::vector<Json> events(const std::string& kind, RankIdentity identity = {2, "trainer", "node7", 0, start_seconds()}) {
+  static std::vector<Json> events(const std::string& kind,
+                                  RankIdentity identity = {2, "trainer", "node7", 0,
+                                                           start_seconds()}) {
     std::vector<Json> out;
     const Json trace = Json::parse(merge_trace(std::vector<std::string>{trace_events(identity)}));
     for (const Json& event : trace["traceEvents"]) {
@@ -81,7 +84,8 @@ TEST_F(Recording, AnyTreeIsCountedByItsPaths) {
   for (const RegionTotal& region : summary.regions) {
     got[region.path] = region.calls;
     seconds[region.path] = region.seconds;
-    if (const size_t slash = region.path.rfind('/'); slash != std::string::npos) of_children[region.path.substr(0, slash)] += region.seconds;
+    if (const size_t slash = region.path.rfind('/'); slash != std::string::npos)
+      of_children[region.path.substr(0, slash)] += region.seconds;
     EXPECT_EQ(region.bytes, region.path.ends_with('b') ? 8 * region.calls : 0) << region.path;
     EXPECT_LE(region.longest, region.seconds);
   }
@@ -119,7 +123,8 @@ TEST_F(Recording, FullBuffersKeepTheCourseOfCountersAndInstants) {
   const auto samples = events("C");
   const auto instants = events("i");
   ASSERT_THAT(samples, SizeIs(testing::AllOf(testing::Ge(8u), testing::Le(16u))));
-  EXPECT_EQ(summarize(0, "").dropped, 2000 - static_cast<int64_t>(samples.size() + instants.size()));
+  EXPECT_EQ(summarize(0, "").dropped,
+            2000 - static_cast<int64_t>(samples.size() + instants.size()));
   EXPECT_EQ(summarize(0, "").counter_max.at("kv_pages"), 999) << "the table never loses one";
   double before = -1;
   for (const Json& sample : samples) {
@@ -182,7 +187,9 @@ TEST_F(Recording, ThreadsOneAfterAnotherShareATrack) {
 }
 
 TEST_F(Recording, AwkwardNamesComeBackFromTheJson) {
-  static constexpr char awkward[] = "a \"quoted\\ name\"\nof two lines\t\x01\x1f\x7f, M\xC3\xBCnchen \xE7\xAF\x80\xE7\x82\xB9 \xF0\x9F\x9A\xA3 <script>";
+  static constexpr char awkward[] =
+      "a \"quoted\\ name\"\nof two lines\t\x01\x1f\x7f, M\xC3\xBCnchen \xE7\xAF\x80\xE7\x82\xB9 "
+      "\xF0\x9F\x9A\xA3 <script>";
   {
     const Region region{awkward};
     counter("pages \"\\\n", 1);
@@ -195,13 +202,20 @@ TEST_F(Recording, AwkwardNamesComeBackFromTheJson) {
   EXPECT_EQ(events("i", identity)[0]["name"], "stop \"now\"\r\n");
   const auto names = events("M", identity);
   EXPECT_EQ(names[0]["args"]["name"], "rank 12 (" + std::string(awkward) + ") on " + awkward);
-  EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const Json& m) { return m["name"] == "thread_name" && m["args"]["name"] == awkward; }));
+  EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const Json& m) {
+    return m["name"] == "thread_name" && m["args"]["name"] == awkward;
+  }));
   name_thread("main");
 }
 
 TEST_F(Recording, NumbersAtTheirLimits) {
-  for (const double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.5e300, 0.0}) counter("value", value);
-  { const Region region{"argument", std::numeric_limits<int64_t>::max(), Category::work, int64_t{1} << 62}; }
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity(), -1.5e300, 0.0})
+    counter("value", value);
+  {
+    const Region region{"argument", std::numeric_limits<int64_t>::max(), Category::work,
+                        int64_t{1} << 62};
+  }
   { const Region region{"least", std::numeric_limits<int64_t>::min() + 1}; }
   const auto samples = events("C");
   ASSERT_THAT(samples, SizeIs(2)) << "JSON has no NaN and no infinity";
@@ -230,7 +244,9 @@ TEST_F(Recording, TimesBeforeTheOriginAreNegative) {
 TEST(MergeTrace, NothingIsStillAValidFile) {
   EXPECT_THAT(Json::parse(merge_trace({}))["traceEvents"], SizeIs(0));
   EXPECT_THAT(Json::parse(merge_trace(std::vector<std::string>{"", ""}))["traceEvents"], SizeIs(0));
-  EXPECT_THAT(Json::parse(merge_trace(std::vector<std::string>{"", "{}", "", "{},\n{}", ""}))["traceEvents"], SizeIs(3));
+  EXPECT_THAT(Json::parse(merge_trace(
+                  std::vector<std::string>{"", "{}", "", "{},\n{}", ""}))["traceEvents"],
+              SizeIs(3));
 }
 
 }  // namespace

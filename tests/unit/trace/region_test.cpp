@@ -56,7 +56,8 @@ TEST_F(RegionTest, TotalsByPlaceInTheCallTree) {
   EXPECT_EQ(find(summary, "iteration/rollout").category, Category::communication);
   EXPECT_GE(find(summary, "iteration/train/rollout").seconds, 0.006);
   EXPECT_GE(find(summary, "iteration").seconds, find(summary, "iteration/train").seconds);
-  EXPECT_LE(find(summary, "iteration/train/rollout").longest, find(summary, "iteration/train/rollout").seconds);
+  EXPECT_LE(find(summary, "iteration/train/rollout").longest,
+            find(summary, "iteration/train/rollout").seconds);
 }
 
 // The tick clock agrees with the monotonic clock.
@@ -100,7 +101,8 @@ TEST_F(RegionTest, WaitsOfADeviceAreExposedCommunication) {
   EXPECT_DOUBLE_EQ(summary.communication, find(summary, "gather").seconds + 1.75);
 }
 
-// A generator that writes while it waits for trainers is not idle, but where it waits for the other ranks of its replica.
+// A generator that writes while it waits for trainers is not idle, but where it waits for the other
+// ranks of its replica.
 TEST_F(RegionTest, WorkWithinAWaitIsNoWait) {
   {
     Region iteration{"iteration", 1};
@@ -133,7 +135,8 @@ TEST_F(RegionTest, PhaseSecondsSinceReset) {
     Phase inner{"train", 1};
     sleep_ms(2);
   }
-  EXPECT_THAT(phase_seconds(), ElementsAre(Pair("total", testing::Ge(0.002)), Pair("train", testing::Ge(0.002))));
+  EXPECT_THAT(phase_seconds(),
+              ElementsAre(Pair("total", testing::Ge(0.002)), Pair("train", testing::Ge(0.002))));
 }
 
 TEST_F(RegionTest, PhasesRecordMemory) {

@@ -18,7 +18,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-RegionTotal region(std::string path, double seconds, Category category = Category::work, int64_t bytes = 0) {
+RegionTotal region(std::string path, double seconds, Category category = Category::work,
+                   int64_t bytes = 0) {
   RegionTotal r;
   r.path = std::move(path);
   r.category = category;
@@ -36,13 +37,15 @@ Summary rank(int number, std::string role, double train, double all = 10) {
   s.seconds = all;
   s.host_peak = 1000 + number;
   s.regions = {region("iteration", all), region("iteration/train", train),
-               region("iteration/train/gather", train / 4, Category::communication, 4096), region("iteration/tiny", 0.001)};
+               region("iteration/train/gather", train / 4, Category::communication, 4096),
+               region("iteration/tiny", 0.001)};
   s.communication = train / 4;
   return s;
 }
 
 TEST(Table, MinAvgMaxPerRole) {
-  const std::vector<Summary> ranks{rank(2, "generator", 1), rank(0, "trainer", 4), rank(1, "trainer", 6)};
+  const std::vector<Summary> ranks{rank(2, "generator", 1), rank(0, "trainer", 4),
+                                   rank(1, "trainer", 6)};
   const Table table = make_table(ranks);
   ASSERT_EQ(table.size(), 2u);
   EXPECT_EQ(table[0].role, "trainer");
@@ -85,7 +88,9 @@ TEST(Table, RankWithoutTheRegionCountsAsZero) {
 // Random trees on nine ranks of three roles, against sums over a map.
 TEST(Table, IsTheLoopOverRanksWhateverTheyRecorded) {
   std::mt19937 random(11);
-  const auto number = [&random](int limit) { return static_cast<double>(random() % static_cast<unsigned>(limit)) / 4; };
+  const auto number = [&random](int limit) {
+    return static_cast<double>(random() % static_cast<unsigned>(limit)) / 4;
+  };
   std::vector<Summary> ranks;
   std::map<std::pair<std::string, std::string>, std::vector<double>> wanted;  // by role and path
   std::map<std::string, int> ranks_of;
@@ -97,7 +102,8 @@ TEST(Table, IsTheLoopOverRanksWhateverTheyRecorded) {
     ++ranks_of[s.role];
     for (const char* outer : {"x", "y", "z"}) {
       if (random() % 3 == 0) continue;
-      for (const std::string& path : {std::string(outer), base::text(outer, "/in"), base::text(outer, "/in/most"), base::text(outer, "/out")}) {
+      for (const std::string& path : {std::string(outer), base::text(outer, "/in"),
+                                      base::text(outer, "/in/most"), base::text(outer, "/out")}) {
         s.regions.push_back(region(path, number(100)));
         wanted[{s.role, path}].push_back(s.regions.back().seconds);
       }
@@ -126,7 +132,8 @@ TEST(Table, IsTheLoopOverRanksWhateverTheyRecorded) {
 TEST(Table, TextShowsRowsAndFoldsSmallOnes) {
   std::vector<Summary> ranks{rank(0, "trainer", 4)};
   const std::string text = to_text(make_table(ranks), {});
-  EXPECT_THAT(text, HasSubstr("trainer: 1 rank, 10.0 s, exposed communication 10.0 %, waiting 0.0 %"));
+  EXPECT_THAT(text,
+              HasSubstr("trainer: 1 rank, 10.0 s, exposed communication 10.0 %, waiting 0.0 %"));
   EXPECT_THAT(text, HasSubstr("    train "));
   EXPECT_THAT(text, HasSubstr("4.0 KiB"));
   EXPECT_THAT(text, Not(HasSubstr("tiny")));
@@ -142,9 +149,11 @@ TEST(Table, SummaryOnTheWire) {
   summary.dropped = 9;
   const std::string bytes = summary.to_bytes();
   EXPECT_EQ(Summary::from_bytes(bytes), summary);
-  for (size_t cut = 0; cut < bytes.size(); ++cut) EXPECT_THROW(Summary::from_bytes(bytes.substr(0, cut)), UserError) << cut;
+  for (size_t cut = 0; cut < bytes.size(); ++cut)
+    EXPECT_THROW(Summary::from_bytes(bytes.substr(0, cut)), UserError) << cut;
   EXPECT_THROW(Summary::from_bytes(bytes + "x"), UserError);
-  for (size_t at = 0; at < bytes.size(); ++at) {  // any byte may be wrong: an error or another summary, never a crash
+  for (size_t at = 0; at < bytes.size();
+       ++at) {  // any byte may be wrong: an error or another summary, never a crash
     std::string broken = bytes;
     broken[at] = static_cast<char>(broken[at] ^ 0xFF);
     try {
@@ -163,8 +172,10 @@ TEST(Table, GatherFunctionDecidesWhoGetsIt) {
 // With nothing to fold there is no line for it, and what is folded adds up.
 TEST(Table, OtherIsWhatIsNotShown) {
   std::vector<Summary> ranks{rank(0, "trainer", 4)};
-  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}), Not(HasSubstr("other")));
-  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}), HasSubstr("    tiny "));
+  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}),
+              Not(HasSubstr("other")));
+  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}),
+              HasSubstr("    tiny "));
   ranks[0].regions.push_back(region("iteration/small1", 0.03));  // 0.3 % each, 0.61 % with "tiny"
   ranks[0].regions.push_back(region("iteration/small1/below", 0.03));
   ranks[0].regions.push_back(region("iteration/small2", 0.03));

@@ -1,4 +1,5 @@
-// Layouts as the trainer and the generator have them: rows over M ranks, Llama's tensor-parallel slices over t.
+// Layouts as the trainer and the generator have them: rows over M ranks, Llama's tensor-parallel
+// slices over t.
 #pragma once
 
 #include <string>
@@ -30,10 +31,12 @@ inline std::vector<base::TensorSpec> llama_tensors(const LlamaShape& s) {
   return out;
 }
 
-// Range of rank r of t when `units` groups of `size` are dealt out, first ranks get one more: 3 groups on 2 ranks = 2 + 1.
+// Range of rank r of t when `units` groups of `size` are dealt out, first ranks get one more: 3
+// groups on 2 ranks = 2 + 1.
 inline std::vector<int64_t> dealt(int64_t units, int64_t size, int t) {
   std::vector<int64_t> bounds{0};
-  for (int r = 0; r < t; ++r) bounds.push_back(bounds.back() + (units / t + (r < units % t ? 1 : 0)) * size);
+  for (int r = 0; r < t; ++r)
+    bounds.push_back(bounds.back() + (units / t + (r < units % t ? 1 : 0)) * size);
   return bounds;
 }
 
@@ -44,9 +47,11 @@ inline base::ShardLayout llama_slices(const LlamaShape& s, int t) {
   for (const auto& tensor : llama_tensors(s)) {
     auto has = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
     if (has("q_proj")) slicing.push_back({SliceAxis::rows, dealt(s.kv_heads, group, t)});
-    else if (has("k_proj") || has("v_proj")) slicing.push_back({SliceAxis::rows, dealt(s.kv_heads, s.head, t)});
+    else if (has("k_proj") || has("v_proj"))
+      slicing.push_back({SliceAxis::rows, dealt(s.kv_heads, s.head, t)});
     else if (has("o_proj")) slicing.push_back({SliceAxis::columns, dealt(s.kv_heads, group, t)});
-    else if (has("gate") || has("up_proj")) slicing.push_back({SliceAxis::rows, dealt(s.ffn, 1, t)});
+    else if (has("gate") || has("up_proj"))
+      slicing.push_back({SliceAxis::rows, dealt(s.ffn, 1, t)});
     else if (has("down")) slicing.push_back({SliceAxis::columns, dealt(s.ffn, 1, t)});
     else if (has("embed")) slicing.push_back({SliceAxis::rows, dealt(s.vocabulary, 1, t)});
     else slicing.push_back({});

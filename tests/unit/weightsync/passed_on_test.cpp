@@ -1,4 +1,5 @@
-// Plans as messages that are carried out, for ranks and nodes in any order: who passes something on has got it, from somebody who had it.
+// Plans as messages that are carried out, for ranks and nodes in any order: who passes something on
+// has got it, from somebody who had it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,14 +28,17 @@ struct DrawnJob {
 
 std::vector<std::vector<int>> groups_from(const std::vector<int>& ranks, int groups, int each) {
   std::vector<std::vector<int>> out;
-  for (int g = 0; g < groups; ++g) out.emplace_back(ranks.begin() + g * each, ranks.begin() + (g + 1) * each);
+  for (int g = 0; g < groups; ++g)
+    out.emplace_back(ranks.begin() + g * each, ranks.begin() + (g + 1) * each);
   return out;
 }
 
 // Trainers and generators on shuffled ranks, nodes of uneven sizes, the ranks of a node anywhere.
 DrawnJob draw_job(uint32_t seed) {
   std::mt19937 random(seed);
-  const auto from = [&](int least, int most) { return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1)); };
+  const auto from = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));
+  };
   LlamaShape shape;
   shape.layers = 1;
   shape.kv_heads = from(1, 3);
@@ -43,7 +47,8 @@ DrawnJob draw_job(uint32_t seed) {
   shape.hidden = from(3, 20);
   shape.ffn = from(3, 30);
   shape.vocabulary = from(3, 40);
-  const int groups = from(1, 2), shards = from(1, 4), replicas = from(1, 5), slices = from(1, static_cast<int>(shape.kv_heads));
+  const int groups = from(1, 2), shards = from(1, 4), replicas = from(1, 5),
+            slices = from(1, static_cast<int>(shape.kv_heads));
   DrawnJob job;
   job.ranks = std::max(groups * shards, replicas * slices) + from(0, 4);
   std::vector<int> ranks(static_cast<size_t>(job.ranks));
@@ -67,7 +72,8 @@ DrawnJob draw_job(uint32_t seed) {
 
 std::vector<Plan> plans_of(const DrawnJob& job) {
   std::vector<Plan> plans;
-  for (int rank = 0; rank < job.ranks; ++rank) plans.push_back(make_plan(job.source, job.target, job.members, rank, job.options));
+  for (int rank = 0; rank < job.ranks; ++rank)
+    plans.push_back(make_plan(job.source, job.target, job.members, rank, job.options));
   return plans;
 }
 
@@ -84,7 +90,8 @@ int64_t shared_elements(const DrawnJob& job, int shard, int slice) {
 void expect_everybody_is_served(const DrawnJob& job) {
   const std::vector<Plan> plans = plans_of(job);
   const auto node = [&](int rank) { return job.members.node_of[static_cast<size_t>(rank)]; };
-  std::vector<std::map<PartOfPlan, int64_t>> has(plans.size());  // by rank: what came there, with its elements
+  std::vector<std::map<PartOfPlan, int64_t>> has(
+      plans.size());  // by rank: what came there, with its elements
   struct Hop {
     int from, to;
     PartOfPlan part;
@@ -95,15 +102,26 @@ void expect_everybody_is_served(const DrawnJob& job) {
     for (const Flow& flow : plan.sends) {
       ASSERT_FALSE(flow.to.empty());
       if (!flow.passed_on()) {
-        const bool holds = std::ranges::any_of(job.members.sources, [&](const auto& group) { return group[static_cast<size_t>(flow.shard)] == flow.from; });
+        const bool holds = std::ranges::any_of(job.members.sources, [&](const auto& group) {
+          return group[static_cast<size_t>(flow.shard)] == flow.from;
+        });
         ASSERT_TRUE(holds) << "rank " << flow.from << " sends a shard that it does not have";
       }
       for (const int to : flow.to) {
-        ASSERT_TRUE(std::ranges::any_of(job.members.targets, [&](const auto& replica) { return replica[static_cast<size_t>(flow.slice)] == to; }));
-        const bool memory = job.members.shares_memory[static_cast<size_t>(flow.from)] && job.members.shares_memory[static_cast<size_t>(to)];
-        const Route route = to == flow.from ? Route::local : node(to) == node(flow.from) && memory ? Route::node : Route::message;
+        ASSERT_TRUE(std::ranges::any_of(job.members.targets, [&](const auto& replica) {
+          return replica[static_cast<size_t>(flow.slice)] == to;
+        }));
+        const bool memory = job.members.shares_memory[static_cast<size_t>(flow.from)] &&
+                            job.members.shares_memory[static_cast<size_t>(to)];
+        const Route route = to == flow.from                         ? Route::local
+                            : node(to) == node(flow.from) && memory ? Route::node
+                                                                    : Route::message;
         ASSERT_EQ(flow.route, route);
-        for (const Bucket& bucket : flow.buckets) open.push_back({flow.passed_on() ? flow.from : -1, to, {flow.shard, flow.slice, bucket.number}, bucket.elements});
+        for (const Bucket& bucket : flow.buckets)
+          open.push_back({flow.passed_on() ? flow.from : -1,
+                          to,
+                          {flow.shard, flow.slice, bucket.number},
+                          bucket.elements});
       }
     }
   }
@@ -116,10 +134,9 @@ void expect_everybody_is_served(const DrawnJob& job) {
         later.push_back(hop);
         continue;
       }
-      if (hop.from >= 0) {
-        ASSERT_EQ(has[static_cast<size_t>(hop.from)][hop.part], hop.elements);
-      }
-      ASSERT_TRUE(has[static_cast<size_t>(hop.to)].emplace(hop.part, hop.elements).second) << "rank " << hop.to << " gets a bucket twice";
+      if (hop.from >= 0) { ASSERT_EQ(has[static_cast<size_t>(hop.from)][hop.part], hop.elements); }
+      ASSERT_TRUE(has[static_cast<size_t>(hop.to)].emplace(hop.part, hop.elements).second)
+          << "rank " << hop.to << " gets a bucket twice";
       moved = true;
     }
     open.swap(later);
@@ -128,9 +145,11 @@ void expect_everybody_is_served(const DrawnJob& job) {
   for (const auto& replica : job.members.targets) {
     for (size_t slice = 0; slice < replica.size(); ++slice) {
       std::map<int, int64_t> of_shard;
-      for (const auto& [part, elements] : has[static_cast<size_t>(replica[slice])]) of_shard[std::get<0>(part)] += elements;
+      for (const auto& [part, elements] : has[static_cast<size_t>(replica[slice])])
+        of_shard[std::get<0>(part)] += elements;
       for (int shard = 0; shard < job.source.ranks(); ++shard) {
-        ASSERT_EQ(of_shard[shard], shared_elements(job, shard, static_cast<int>(slice))) << "shard " << shard << " of rank " << replica[slice];
+        ASSERT_EQ(of_shard[shard], shared_elements(job, shard, static_cast<int>(slice)))
+            << "shard " << shard << " of rank " << replica[slice];
       }
     }
   }
@@ -144,7 +163,8 @@ TEST(PlanCarriedOut, EveryTargetGetsEveryBucketFromSomebodyWhoHasIt) {
   }
 }
 
-// A node that holds no shard takes no byte twice from other nodes, wherever its ranks stand in the job.
+// A node that holds no shard takes no byte twice from other nodes, wherever its ranks stand in the
+// job.
 TEST(PlanCarriedOut, NoNodeTakesABucketTwice) {
   for (uint32_t seed = 200; seed < 280; ++seed) {
     const DrawnJob job = draw_job(seed);
@@ -155,7 +175,8 @@ TEST(PlanCarriedOut, NoNodeTakesABucketTwice) {
           const int there = job.members.node_of[static_cast<size_t>(to)];
           if (there == job.members.node_of[static_cast<size_t>(flow.from)]) continue;
           for (const Bucket& bucket : flow.buckets) {
-            EXPECT_EQ((++taken[{there, {flow.shard, flow.slice, bucket.number}}]), 1) << "node " << there << " seed " << seed;
+            EXPECT_EQ((++taken[{there, {flow.shard, flow.slice, bucket.number}}]), 1)
+                << "node " << there << " seed " << seed;
           }
         }
       }
@@ -171,7 +192,8 @@ TEST(FlowBuilder, BucketsAreFullAndKeepTheOrder) {
     const int64_t limit = 1 + static_cast<int64_t>(random() % 20);
     Flow flow;
     FlowBuilder builder(flow, limit);
-    std::vector<std::tuple<uint32_t, int64_t, int64_t>> want;  // tensor, source element, target element: row by row
+    std::vector<std::tuple<uint32_t, int64_t, int64_t>>
+        want;  // tensor, source element, target element: row by row
     for (uint32_t tensor = 0; tensor < 4; ++tensor) {
       base::CopyRun run;
       run.rows = 1 + static_cast<int64_t>(random() % 6);
@@ -182,7 +204,9 @@ TEST(FlowBuilder, BucketsAreFullAndKeepTheOrder) {
       run.target_stride = run.columns + static_cast<int64_t>(random() % 5);
       builder.add(tensor, run);
       for (int64_t r = 0; r < run.rows; ++r) {
-        for (int64_t c = 0; c < run.columns; ++c) want.emplace_back(tensor, run.source_offset + r * run.source_stride + c, run.target_offset + r * run.target_stride + c);
+        for (int64_t c = 0; c < run.columns; ++c)
+          want.emplace_back(tensor, run.source_offset + r * run.source_stride + c,
+                            run.target_offset + r * run.target_stride + c);
       }
     }
     builder.finish();
@@ -201,7 +225,9 @@ TEST(FlowBuilder, BucketsAreFullAndKeepTheOrder) {
         const auto& [tensor, run] = flow.pieces[p];
         elements += run.elements();
         for (int64_t r = 0; r < run.rows; ++r) {
-          for (int64_t c = 0; c < run.columns; ++c) got.emplace_back(tensor, run.source_offset + r * run.source_stride + c, run.target_offset + r * run.target_stride + c);
+          for (int64_t c = 0; c < run.columns; ++c)
+            got.emplace_back(tensor, run.source_offset + r * run.source_stride + c,
+                             run.target_offset + r * run.target_stride + c);
         }
       }
       EXPECT_EQ(elements, bucket.elements);
@@ -231,7 +257,8 @@ TEST(FlowBuilder, DealingKeepsEveryBucketOnce) {
         const Bucket& whole = flow.buckets[static_cast<size_t>(bucket.number)];
         ASSERT_EQ(bucket.last - bucket.first, whole.last - whole.first);
         for (size_t p = 0; p < bucket.last - bucket.first; ++p) {
-          EXPECT_EQ(part.pieces[bucket.first + p].run.source_offset, flow.pieces[whole.first + p].run.source_offset);
+          EXPECT_EQ(part.pieces[bucket.first + p].run.source_offset,
+                    flow.pieces[whole.first + p].run.source_offset);
           EXPECT_EQ(part.pieces[bucket.first + p].tensor, flow.pieces[whole.first + p].tensor);
         }
       }

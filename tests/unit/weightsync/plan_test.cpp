@@ -1,4 +1,5 @@
-// Properties of plans, for every rank of the job at once on one process: integer arithmetic needs no MPI.
+// Properties of plans, for every rank of the job at once on one process: integer arithmetic needs
+// no MPI.
 #include "trireme/weightsync/plan.hpp"
 
 #include <gmock/gmock.h>
@@ -26,7 +27,8 @@ struct Job {
 
 std::vector<Plan> all_plans(const Job& job) {
   std::vector<Plan> plans;
-  for (int rank = 0; rank < job.ranks; ++rank) plans.push_back(make_plan(job.source, job.target, job.members, rank, job.options));
+  for (int rank = 0; rank < job.ranks; ++rank)
+    plans.push_back(make_plan(job.source, job.target, job.members, rank, job.options));
   return plans;
 }
 
@@ -41,7 +43,8 @@ void expect_both_ends_agree(const std::vector<Plan>& plans) {
     }
   }
   for (size_t rank = 0; rank < plans.size(); ++rank) {
-    for (const Flow& f : plans[rank].receives) received[{f.from, static_cast<int>(rank)}].push_back(&f);
+    for (const Flow& f : plans[rank].receives)
+      received[{f.from, static_cast<int>(rank)}].push_back(&f);
   }
   ASSERT_EQ(sent.size(), received.size());
   for (const auto& [pair, flows] : sent) {
@@ -52,7 +55,8 @@ void expect_both_ends_agree(const std::vector<Plan>& plans) {
       EXPECT_EQ(flows[i]->slice, others[i]->slice);
       ASSERT_EQ(flows[i]->buckets.size(), others[i]->buckets.size());
       ASSERT_EQ(flows[i]->pieces.size(), others[i]->pieces.size());
-      for (size_t b = 0; b < flows[i]->buckets.size(); ++b) EXPECT_EQ(flows[i]->buckets[b].number, others[i]->buckets[b].number);
+      for (size_t b = 0; b < flows[i]->buckets.size(); ++b)
+        EXPECT_EQ(flows[i]->buckets[b].number, others[i]->buckets[b].number);
     }
   }
 }
@@ -61,12 +65,16 @@ void expect_both_ends_agree(const std::vector<Plan>& plans) {
 void expect_exact_cover(const Job& job, const std::vector<Plan>& plans) {
   std::map<int, std::pair<int, int>> role;  // rank -> replica, slice
   for (size_t r = 0; r < job.members.targets.size(); ++r) {
-    for (size_t k = 0; k < job.members.targets[r].size(); ++k) role[job.members.targets[r][k]] = {static_cast<int>(r), static_cast<int>(k)};
+    for (size_t k = 0; k < job.members.targets[r].size(); ++k)
+      role[job.members.targets[r][k]] = {static_cast<int>(r), static_cast<int>(k)};
   }
   for (const auto& [rank, where] : role) {
     const int slice = where.second;
-    std::vector<std::vector<int64_t>> written(job.target.tensors().size());  // global element + 1, 0: never
-    for (size_t i = 0; i < written.size(); ++i) written[i].assign(static_cast<size_t>(std::max<int64_t>(0, job.target.block(i, slice).elements())), 0);
+    std::vector<std::vector<int64_t>> written(
+        job.target.tensors().size());  // global element + 1, 0: never
+    for (size_t i = 0; i < written.size(); ++i)
+      written[i].assign(
+          static_cast<size_t>(std::max<int64_t>(0, job.target.block(i, slice).elements())), 0);
     auto apply = [&](const Flow& flow) {
       EXPECT_EQ(flow.slice, slice);
       int64_t elements = 0;
@@ -79,7 +87,8 @@ void expect_exact_cover(const Job& job, const std::vector<Plan>& plans) {
           for (int64_t r = 0; r < piece.run.rows; ++r) {
             for (int64_t c = 0; c < piece.run.columns; ++c) {
               const int64_t from = piece.run.source_offset + r * piece.run.source_stride + c;
-              const int64_t global = (source.row + from / source.columns) * columns + source.column + from % source.columns;
+              const int64_t global = (source.row + from / source.columns) * columns +
+                                     source.column + from % source.columns;
               const int64_t to = piece.run.target_offset + r * piece.run.target_stride + c;
               ASSERT_LT(to, static_cast<int64_t>(written[piece.tensor].size()));
               ASSERT_EQ(written[piece.tensor][static_cast<size_t>(to)], 0) << "written twice";
@@ -102,8 +111,10 @@ void expect_exact_cover(const Job& job, const std::vector<Plan>& plans) {
       const base::Block block = job.target.block(i, slice);
       const int64_t columns = job.target.tensors()[i].columns();
       for (int64_t e = 0; e < static_cast<int64_t>(written[i].size()); ++e) {
-        const int64_t global = (block.row + e / block.columns) * columns + block.column + e % block.columns;
-        ASSERT_EQ(written[i][static_cast<size_t>(e)], global + 1) << job.target.tensors()[i].name << " element " << e << " on rank " << rank;
+        const int64_t global =
+            (block.row + e / block.columns) * columns + block.column + e % block.columns;
+        ASSERT_EQ(written[i][static_cast<size_t>(e)], global + 1)
+            << job.target.tensors()[i].name << " element " << e << " on rank " << rank;
       }
     }
   }
@@ -126,7 +137,8 @@ Members members_of(int groups, int m, int replicas, int t, int first_target) {
 }
 
 int draw(uint64_t seed, uint32_t what, int below) {
-  return std::min(below - 1, static_cast<int>(base::uniform(3, base::Stream::test, seed, what) * static_cast<float>(below)));
+  return std::min(below - 1, static_cast<int>(base::uniform(3, base::Stream::test, seed, what) *
+                                              static_cast<float>(below)));
 }
 
 TEST(Plan, RandomLayoutsWriteEveryElementOnce) {
@@ -174,7 +186,8 @@ TEST(Plan, ARankWithBothRolesSendsItselfNothing) {
   job.members = members_of(1, 2, 2, 1, 0);
   job.ranks = 2;
   for (const Plan& plan : all_plans(job)) {
-    for (const Flow& flow : plan.sends) EXPECT_EQ(flow.route == Route::local, flow.to.front() == flow.from);
+    for (const Flow& flow : plan.sends)
+      EXPECT_EQ(flow.route == Route::local, flow.to.front() == flow.from);
     EXPECT_EQ(plan.receives.size(), 1u);
   }
 }
@@ -199,7 +212,8 @@ TEST(Plan, HybridReplicasShareTheSending) {
   EXPECT_LE(most, least + least / 4);
 }
 
-// With relay a trainer sends its shard once, whatever the number of replicas, and each generator receives its slice once.
+// With relay a trainer sends its shard once, whatever the number of replicas, and each generator
+// receives its slice once.
 TEST(Plan, RelaysMeetTheBound) {
   Job job;
   LlamaShape shape;
@@ -240,8 +254,9 @@ std::map<int, int64_t> from_the_network(const Job& job, const std::vector<Plan>&
   return out;
 }
 
-// Two trainers a node, four replicas a node: all weights come once to a node, a part to each of its ranks, and with more nodes of
-// generators than of trainers each node of trainers sends them once in all.
+// Two trainers a node, four replicas a node: all weights come once to a node, a part to each of its
+// ranks, and with more nodes of generators than of trainers each node of trainers sends them once
+// in all.
 TEST(Plan, ANodeTakesEveryByteOnce) {
   LlamaShape shape;
   shape.hidden = 128;
@@ -249,13 +264,15 @@ TEST(Plan, ANodeTakesEveryByteOnce) {
   for (const int generator_nodes : {1, 2, 3}) {
     for (const bool memory : {true, false}) {
       for (const int t : {1, 2}) {
-        SCOPED_TRACE(testing::Message() << generator_nodes << " nodes, slices " << t << (memory ? "" : ", messages"));
+        SCOPED_TRACE(testing::Message()
+                     << generator_nodes << " nodes, slices " << t << (memory ? "" : ", messages"));
         Job job;
         job.source = base::ShardLayout::by_rows(llama_tensors(shape), 4);
         job.target = llama_slices(shape, t);
         job.members = members_of(1, 4, generator_nodes * 4 / t, t, 4);
         job.ranks = 4 + generator_nodes * 4;
-        for (int rank = 0; rank < job.ranks; ++rank) job.members.node_of.push_back(rank < 4 ? rank / 2 : 1 + rank / 4);
+        for (int rank = 0; rank < job.ranks; ++rank)
+          job.members.node_of.push_back(rank < 4 ? rank / 2 : 1 + rank / 4);
         job.members.shares_memory.assign(static_cast<size_t>(job.ranks), memory);
         job.options.bucket_bytes = 8192;
         const auto plans = all_plans(job);
@@ -265,19 +282,26 @@ TEST(Plan, ANodeTakesEveryByteOnce) {
         EXPECT_EQ(plans[0].passes_messages, generator_nodes > 2 || !memory);
         int64_t slices = 0;
         for (int k = 0; k < t; ++k) slices += job.target.elements(k);
-        for (const auto& [node, elements] : from_the_network(job, plans)) EXPECT_EQ(elements, slices) << "node " << node;
+        for (const auto& [node, elements] : from_the_network(job, plans))
+          EXPECT_EQ(elements, slices) << "node " << node;
         int64_t sent = 0;
         for (int rank = 0; rank < job.ranks; ++rank) {
           const Plan& plan = plans[static_cast<size_t>(rank)];
           int64_t taken = 0;
-          for (const Flow& flow : plan.receives) taken += job.members.node_of[static_cast<size_t>(flow.from)] != job.members.node_of[static_cast<size_t>(rank)] ? flow.elements() : 0;
+          for (const Flow& flow : plan.receives)
+            taken += job.members.node_of[static_cast<size_t>(flow.from)] !=
+                             job.members.node_of[static_cast<size_t>(rank)]
+                         ? flow.elements()
+                         : 0;
           if (rank < 4) {
             for (const Flow& flow : plan.sends) sent += flow.elements();
           } else {
             EXPECT_GT(taken, slices / 4 * 3 / 4) << "rank " << rank;
             EXPECT_LT(taken, slices / 4 * 5 / 4) << "rank " << rank;
           }
-          for (const Flow& flow : plan.sends) EXPECT_EQ(flow.to.size() > 1, flow.route == Route::node && t == 1) << "one ring for all others";
+          for (const Flow& flow : plan.sends)
+            EXPECT_EQ(flow.to.size() > 1, flow.route == Route::node && t == 1)
+                << "one ring for all others";
         }
         EXPECT_EQ(sent, plans[0].relay ? slices : slices * generator_nodes);
       }
@@ -319,7 +343,9 @@ TEST(Plan, SeventyBillionOn128Ranks) {
     for (const auto* flows : {&plan.sends, &plan.receives}) {
       for (const Flow& flow : *flows) {
         buckets += flow.buckets.size();
-        EXPECT_LE(static_cast<int64_t>(flow.buckets.size()), flow.elements() * 2 / job.options.bucket_bytes + 2 + static_cast<int64_t>(flow.pieces.size()) / 8);
+        EXPECT_LE(static_cast<int64_t>(flow.buckets.size()),
+                  flow.elements() * 2 / job.options.bucket_bytes + 2 +
+                      static_cast<int64_t>(flow.pieces.size()) / 8);
       }
     }
     EXPECT_GT(buckets, 0u);

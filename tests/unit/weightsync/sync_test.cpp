@@ -21,7 +21,8 @@ namespace {
 bool memory_can_be_shared = true;
 }
 
-// In place of the C library's: a system that gives no memory to share (containers without /proc of each other, memory short).
+// In place of the C library's: a system that gives no memory to share (containers without /proc of
+// each other, memory short).
 extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
   if (!memory_can_be_shared) {
     errno = ENOMEM;
@@ -34,15 +35,19 @@ namespace trireme::weightsync {
 namespace {
 
 const Home host{"host", SyncOptions{}, 1024, [] { return std::make_unique<HostTensors>(); }};
-const Home windows{"windows", SyncOptions{}, 1024, [] { return std::make_unique<WindowTensors>(); }};
+const Home windows{"windows", SyncOptions{}, 1024,
+                   [] { return std::make_unique<WindowTensors>(); }};
 INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host, windows), name_of);
 
-// Two trainers and a replica of two on one node, or on two made-up ones: what the sources' windows hold is copied from there, by both ways the same.
+// Two trainers and a replica of two on one node, or on two made-up ones: what the sources' windows
+// hold is copied from there, by both ways the same.
 TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
   if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
   const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 2);
   const base::ShardLayout target = llama_slices(odd_shape(), 2);
-  const auto all_bytes = [&](const SyncCounters& counters, int64_t SyncCounters::*what) { return world().sum<int64_t>(counters.*what); };
+  const auto all_bytes = [&](const SyncCounters& counters, int64_t SyncCounters::*what) {
+    return world().sum<int64_t>(counters.*what);
+  };
   struct Windows {
     const char* name;
     std::vector<int> nodes;
@@ -55,9 +60,15 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
     body(0, count / 2);
     other.join();
   };
-  for (const Windows& one : {Windows{"windows", {0, 0, 0, 0}, true, true, 2}, Windows{"windows, two threads", {0, 0, 0, 0}, true, true, 2, true},
-                             Windows{"buckets", {0, 0, 0, 0}, true, false, 0}, Windows{"own memory", {0, 0, 0, 0}, false, true, 0},
-                             Windows{"two nodes, each with a trainer and half of the replica", {0, 1, 0, 1}, true, true, 1}}) {
+  for (const Windows& one : {Windows{"windows", {0, 0, 0, 0}, true, true, 2},
+                             Windows{"windows, two threads", {0, 0, 0, 0}, true, true, 2, true},
+                             Windows{"buckets", {0, 0, 0, 0}, true, false, 0},
+                             Windows{"own memory", {0, 0, 0, 0}, false, true, 0},
+                             Windows{"two nodes, each with a trainer and half of the replica",
+                                     {0, 1, 0, 1},
+                                     true,
+                                     true,
+                                     1}}) {
     SCOPED_TRACE(one.name);
     const Members members{{{0, 1}}, {{2, 3}}, one.nodes};
     SyncOptions options;
@@ -65,13 +76,20 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
     if (one.threads) options.parallel_for = on_two_threads;
     options.plan.node_bucket_bytes = 1024;
     WeightSync sync(world(), source, target, members, options);
-    std::optional<Member> member(std::in_place, source, target, members, one.in_windows ? windows : host);
+    std::optional<Member> member(std::in_place, source, target, members,
+                                 one.in_windows ? windows : host);
     for (const int64_t version : {1, 2, 3}) {
-      if (version == 3) member.emplace(source, target, members, one.in_windows ? windows : host);  // the tensors lie elsewhere now
-      const SyncCounters counters = sync.run(version, member->sources(version, false), member->targets());
+      if (version == 3)
+        member.emplace(source, target, members,
+                       one.in_windows ? windows : host);  // the tensors lie elsewhere now
+      const SyncCounters counters =
+          sync.run(version, member->sources(version, false), member->targets());
       member->expect_version(version, false);
-      const int64_t received = all_bytes(counters, &SyncCounters::bytes_received), in_place = all_bytes(counters, &SyncCounters::bytes_in_place);
-      EXPECT_EQ(in_place, one.share == 2 ? received : one.share == 1 ? all_bytes(counters, &SyncCounters::bytes_in_node) : 0);
+      const int64_t received = all_bytes(counters, &SyncCounters::bytes_received),
+                    in_place = all_bytes(counters, &SyncCounters::bytes_in_place);
+      EXPECT_EQ(in_place, one.share == 2   ? received
+                          : one.share == 1 ? all_bytes(counters, &SyncCounters::bytes_in_node)
+                                           : 0);
       EXPECT_EQ(in_place > 0, one.share > 0);
       EXPECT_EQ(sync.totals(counters).in_place, in_place);
       EXPECT_EQ(counters.messages > 0, one.share == 1 && member->is_source());
@@ -79,7 +97,8 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
   }
 }
 
-// Ranks whose node cannot share memory send messages, those of other nodes go on sharing it, and the weights are the same.
+// Ranks whose node cannot share memory send messages, those of other nodes go on sharing it, and
+// the weights are the same.
 TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
   const int n = world().size();
   if (n < 2) GTEST_SKIP() << "needs two ranks";
@@ -89,8 +108,10 @@ TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
       SCOPED_TRACE(testing::Message() << roles.name << (two_nodes ? ", two nodes" : ""));
       for (int r = 0; r < n; ++r) roles.members.node_of.push_back(two_nodes ? r / 2 : 0);
       memory_can_be_shared = two_nodes && world().rank() < 2;
-      const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
-      const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
+      const base::ShardLayout source = base::ShardLayout::by_rows(
+          llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
+      const base::ShardLayout target =
+          llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
       WeightSync sync(world(), source, target, roles.members, {});
       memory_can_be_shared = true;
       Member member(source, target, roles.members, host);
@@ -109,19 +130,21 @@ TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
   }
 }
 
-// Made-up nodes: each takes the weights once from others, a part by each of its ranks, whole and as deltas, whether its ranks share
-// memory or not.
+// Made-up nodes: each takes the weights once from others, a part by each of its ranks, whole and as
+// deltas, whether its ranks share memory or not.
 TEST(Sync, ANodeTakesEveryByteOnce) {
   if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
   struct Nodes {
     const char* name;
     Members members;
   };
-  for (const auto& [name, members] : {Nodes{"two replicas on a node", {{{0, 1}}, {{2}, {3}}, {0, 0, 1, 1}}},
-                                      Nodes{"relay to a node of two and one of one", {{{0}}, {{1}, {2}, {3}}, {0, 1, 1, 2}}}}) {
+  for (const auto& [name, members] :
+       {Nodes{"two replicas on a node", {{{0, 1}}, {{2}, {3}}, {0, 0, 1, 1}}},
+        Nodes{"relay to a node of two and one of one", {{{0}}, {{1}, {2}, {3}}, {0, 1, 1, 2}}}}) {
     for (const bool shared_memory : {true, false}) {
       SCOPED_TRACE(testing::Message() << name << (shared_memory ? "" : ", messages"));
-      const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(members.sources[0].size()));
+      const base::ShardLayout source = base::ShardLayout::by_rows(
+          llama_tensors(odd_shape()), static_cast<int>(members.sources[0].size()));
       const base::ShardLayout target = llama_slices(odd_shape(), 1);
       SyncOptions options;
       options.shared_memory = shared_memory;
@@ -131,7 +154,8 @@ TEST(Sync, ANodeTakesEveryByteOnce) {
       const int64_t whole = source.total_elements() * 2;
       for (const int64_t version : {1, 2, 3}) {
         if (version == 3) sync.forget();
-        const SyncCounters counters = sync.run(version, member.sources(version, true), member.targets());
+        const SyncCounters counters =
+            sync.run(version, member.sources(version, true), member.targets());
         member.expect_version(version, true);
         std::vector<int64_t> of_node(3);
         const auto all = world().gather_values(counters);
@@ -154,7 +178,8 @@ TEST(Sync, ANodeTakesEveryByteOnce) {
         if (member.is_source()) {
           EXPECT_EQ(sent, of_node[1]) << "each trainer sends its shard once";
         }
-        if (member.is_target() && version == 1 && members.node_of[static_cast<size_t>(world().rank())] == 1) {
+        if (member.is_target() && version == 1 &&
+            members.node_of[static_cast<size_t>(world().rank())] == 1) {
           EXPECT_GT(counters.network_received, whole / 3);
           EXPECT_LT(counters.network_received, whole * 2 / 3);
         }
@@ -169,7 +194,8 @@ TEST(Sync, MessagesAreOfTheOrderOfPeersTimesBuckets) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   const Roles roles = role_mixes()[3];
   const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 1);
-  const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
+  const base::ShardLayout target =
+      llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
   SyncOptions options;
   options.shared_memory = false;
   options.plan.bucket_bytes = 4096;
@@ -194,7 +220,8 @@ TEST(Sync, MessagesAreOfTheOrderOfPeersTimesBuckets) {
   EXPECT_THAT(describe(totals), testing::HasSubstr("GB/s"));
 }
 
-// Marked by the sources: every 3rd element of tensors of the group "few", all of "all", and bits behind the last element, which count nothing.
+// Marked by the sources: every 3rd element of tensors of the group "few", all of "all", and bits
+// behind the last element, which count nothing.
 TEST(Sync, TotalsHaveTheChangedShareOfEachGroup) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   const Roles roles = role_mixes()[4];  // the rest to one
@@ -254,7 +281,9 @@ TEST(Sync, CorruptionIsFoundByEverybody) {
       ADD_FAILURE() << "not found";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);
-      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("digest"), testing::HasSubstr("embed_tokens"), testing::HasSubstr("rank 1")));
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(testing::HasSubstr("digest"), testing::HasSubstr("embed_tokens"),
+                                 testing::HasSubstr("rank 1")));
     }
     const SyncCounters counters = sync.run(3, member.sources(3, true), member.targets());
     EXPECT_EQ(counters.delta_buckets, 0);
@@ -267,9 +296,12 @@ TEST(Sync, RanksThatDisagreeOnTheVersionAllThrow) {
   const Members members{{{0}}, {{1}}, {}};
   const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 1);
   const base::ShardLayout target = llama_slices(odd_shape(), 1);
-  // Rank 1 sees it in what it receives; rank 2 has no part in the sync, so the versions are compared.
-  const std::vector<std::string> messages{"rank 1: weight sync 8, bucket 0 from rank 0 with model.embed_tokens.weight: it is bucket 0 of version 7",
-                                          "rank 2: weight sync of version 8 while rank 0 syncs version 7"};
+  // Rank 1 sees it in what it receives; rank 2 has no part in the sync, so the versions are
+  // compared.
+  const std::vector<std::string> messages{
+      "rank 1: weight sync 8, bucket 0 from rank 0 with model.embed_tokens.weight: it is bucket 0 "
+      "of version 7",
+      "rank 2: weight sync of version 8 while rank 0 syncs version 7"};
   for (int other = 1; other < std::min(world().size(), 3); ++other) {
     WeightSync sync(world(), source, target, members);
     Member member(source, target, members, host);

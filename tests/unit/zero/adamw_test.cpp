@@ -26,9 +26,11 @@ TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
   for (const int64_t n : {int64_t{0}, int64_t{1}, plan::norm_chunk, 5 * plan::norm_chunk + 3}) {
     const at::Tensor gradient = at::randn({n}).mul_(1e-3);
     double squares = 0;
-    const int64_t peak = peak_tensor_bytes([&] { squares = zero::squared_norm_in_chunks(gradient); });
+    const int64_t peak =
+        peak_tensor_bytes([&] { squares = zero::squared_norm_in_chunks(gradient); });
     double expected = 0;
-    for (int64_t i = 0; i < n; ++i) expected += std::pow(static_cast<double>(gradient.const_data_ptr<float>()[i]), 2);
+    for (int64_t i = 0; i < n; ++i)
+      expected += std::pow(static_cast<double>(gradient.const_data_ptr<float>()[i]), 2);
     EXPECT_NEAR(squares, expected, 1e-10 * expected) << n;
     EXPECT_LE(peak, plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
     EXPECT_GT(peak, 0) << "the meter sees tensors";
@@ -38,11 +40,12 @@ TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
   EXPECT_TRUE(std::isnan(zero::squared_norm_in_chunks(at::full({3}, nothing))));
 }
 
-// The path of devices, on tensors of the host: state that stays in host memory and passes by in pieces ends with the bits of state that is
-// there, and nothing is skipped or done twice.
+// The path of devices, on tensors of the host: state that stays in host memory and passes by in
+// pieces ends with the bits of state that is there, and nothing is skipped or done twice.
 TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
-  const zero::ShardMap map(base::ShardLayout::by_rows(spec.tensors(), world().size()), world().rank());
+  const zero::ShardMap map(base::ShardLayout::by_rows(spec.tensors(), world().size()),
+                           world().rank());
   const zero::AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1};
   struct Trained {
     zero::OptimizerState state;
@@ -53,15 +56,18 @@ TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
     Trained out;
     comm::ExchangeOptions exchange;
     exchange.kind = comm::ExchangeKind::mpi_ring;
-    out.exchange = comm::make_shard_exchange(world(), zero::slot_geometry(spec, world().size()), exchange);
+    out.exchange =
+        comm::make_shard_exchange(world(), zero::slot_geometry(spec, world().size()), exchange);
     at::manual_seed(7);
-    for (at::Tensor* flat : {&out.state.master, &out.state.gradient, &out.state.moment1, &out.state.moment2}) {
+    for (at::Tensor* flat :
+         {&out.state.master, &out.state.gradient, &out.state.moment1, &out.state.moment2}) {
       *flat = at::randn({map.elements()}).abs_().mul_(1e-2);
     }
     if (offload) out.state.host.resize(1);
     for (int step = 0; step < 3; ++step) {
       out.exchange->begin_update();
-      out.changed += zero::update_by_operations(out.state, map, *out.exchange, at::kBFloat16, options, 1, piece);
+      out.changed += zero::update_by_operations(out.state, map, *out.exchange, at::kBFloat16,
+                                                options, 1, piece);
       out.exchange->end_update();
       ++out.state.steps;
     }
@@ -77,7 +83,8 @@ TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
     EXPECT_TRUE(at::equal(pieces.state.moment2, whole.state.moment2)) << piece;
     for (size_t p = 0; p < map.parameters(); ++p) {
       const auto bytes = static_cast<size_t>(map.own(p).elements()) * 2;
-      EXPECT_EQ(std::memcmp(pieces.exchange->own_slice(p), whole.exchange->own_slice(p), bytes), 0) << piece << " " << spec.parameters[p].spec.name;
+      EXPECT_EQ(std::memcmp(pieces.exchange->own_slice(p), whole.exchange->own_slice(p), bytes), 0)
+          << piece << " " << spec.parameters[p].spec.name;
     }
   }
 }
@@ -129,7 +136,8 @@ TEST(AdamW, InstructionSetsAgreeBitwise) {
     const UnderInstructionSet portable(base::Isa::portable);
     const int64_t changed_b = kernels::adamw(b.shard(), some_step());
     EXPECT_EQ(changed_a, changed_b);
-    EXPECT_TRUE(a.p.equal(b.p) && a.m.equal(b.m) && a.v.equal(b.v) && a.compute.equal(b.compute)) << n;
+    EXPECT_TRUE(a.p.equal(b.p) && a.m.equal(b.m) && a.v.equal(b.v) && a.compute.equal(b.compute))
+        << n;
     EXPECT_EQ(a.changed, b.changed);
   }
 }
@@ -154,8 +162,8 @@ TEST(AdamW, EqualsLibTorchsFusedKernel) {
   kernels::adamw(ours.shard(), step);
   const at::Tensor gradient = theirs.g.mul(step.clip_factor);
   const at::Tensor count = at::full({}, static_cast<double>(step.step));
-  at::_fused_adamw_({theirs.p}, {gradient}, {theirs.m}, {theirs.v}, {}, {count}, step.lr, step.beta1, step.beta2,
-                    step.weight_decay, step.eps, false, false);
+  at::_fused_adamw_({theirs.p}, {gradient}, {theirs.m}, {theirs.v}, {}, {count}, step.lr,
+                    step.beta1, step.beta2, step.weight_decay, step.eps, false, false);
   EXPECT_LE(ours.p.sub(theirs.p).abs().max().item<double>(), 5e-7);
   EXPECT_LE(ours.v.sub(theirs.v).abs().max().item<double>(), 1e-7);
 }
@@ -165,7 +173,8 @@ TEST(AdamW, KnowsWhichComputeValuesChanged) {
   State s(1000, 5);
   const at::Tensor before = s.compute.clone();
   auto step = some_step();
-  step.lr = 2e-4;  // about the distance of neighbouring bf16 values near 0.05: some change, some do not
+  step.lr =
+      2e-4;  // about the distance of neighbouring bf16 values near 0.05: some change, some do not
   const int64_t count = kernels::adamw(s.shard(), step);
   const at::Tensor want = s.p.to(at::kBFloat16).ne(before);
   EXPECT_TRUE(s.compute.equal(s.p.to(at::kBFloat16)));
@@ -173,7 +182,8 @@ TEST(AdamW, KnowsWhichComputeValuesChanged) {
   EXPECT_GT(count, 0);
   EXPECT_LT(count, 1000);
   for (int64_t i = 0; i < 1000; ++i) {
-    EXPECT_EQ((s.changed[static_cast<size_t>(i / 64)] >> (i % 64) & 1u) != 0, want[i].item<bool>()) << i;
+    EXPECT_EQ((s.changed[static_cast<size_t>(i / 64)] >> (i % 64) & 1u) != 0, want[i].item<bool>())
+        << i;
   }
   step.lr = 0;
   EXPECT_EQ(kernels::adamw(s.shard(), step), 0);
@@ -182,8 +192,15 @@ TEST(AdamW, KnowsWhichComputeValuesChanged) {
 TEST(CastToBf16, RoundsAsLibTorch) {
   at::manual_seed(1);
   at::Tensor x = at::randn({100001}).mul_(100);
-  const float specials[] = {0.f, -0.f, 1e-40f, 3.3895314e38f, -3.4028235e38f, std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::quiet_NaN(), 1.00390625f, 1.01171875f};
+  const float specials[] = {0.f,
+                            -0.f,
+                            1e-40f,
+                            3.3895314e38f,
+                            -3.4028235e38f,
+                            std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(),
+                            1.00390625f,
+                            1.01171875f};
   std::memcpy(x.data_ptr<float>(), specials, sizeof specials);
   at::Tensor got = at::empty(x.sizes(), at::kBFloat16);
   kernels::cast_to_bf16(x.data_ptr<float>(), static_cast<uint16_t*>(got.data_ptr()), x.numel());

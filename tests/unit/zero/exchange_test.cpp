@@ -11,16 +11,23 @@ namespace {
 using comm::ExchangeKind;
 
 Place place(const std::string& name, ExchangeKind kind) {
-  return {name, [kind] { return std::make_unique<HostLane>(kind); }, kind != ExchangeKind::mpi_ring, kind == ExchangeKind::node_windows};
+  return {name, [kind] { return std::make_unique<HostLane>(kind); }, kind != ExchangeKind::mpi_ring,
+          kind == ExchangeKind::node_windows};
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Exchange, testing::Values(place("nodes", ExchangeKind::node_windows), place("ring", ExchangeKind::mpi_ring)), name_of);
+INSTANTIATE_TEST_SUITE_P(Kinds, Exchange,
+                         testing::Values(place("nodes", ExchangeKind::node_windows),
+                                         place("ring", ExchangeKind::mpi_ring)),
+                         name_of);
 // Not where the test makes one machine several nodes.
-INSTANTIATE_TEST_SUITE_P(OneNode, Exchange, testing::Values(place("window", ExchangeKind::shared_window)), name_of);
-INSTANTIATE_TEST_SUITE_P(Kinds, RingExchange, testing::Values(place("ring", ExchangeKind::mpi_ring)), name_of);
+INSTANTIATE_TEST_SUITE_P(OneNode, Exchange,
+                         testing::Values(place("window", ExchangeKind::shared_window)), name_of);
+INSTANTIATE_TEST_SUITE_P(Kinds, RingExchange,
+                         testing::Values(place("ring", ExchangeKind::mpi_ring)), name_of);
 
 TEST(MpiRing, HoldsTwoStagesNotTheModel) {
-  const auto exchange = comm::make_shard_exchange(world(), five_stages(world().size()), HostLane(ExchangeKind::mpi_ring).options());
+  const auto exchange = comm::make_shard_exchange(world(), five_stages(world().size()),
+                                                  HostLane(ExchangeKind::mpi_ring).options());
   const int64_t n = world().size();
   const int64_t own = 4 * (700 + 13 + 129 + 13 + 129 + 1 + 300 + 5);
   const int64_t ring = 4 * n * (700 + 5 + 300);  // the last two stages

@@ -19,9 +19,9 @@ struct Setting {
 };
 
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << (s.exchange == comm::ExchangeKind::mpi_ring ? "ring" : "window") << " " << config::to_string(s.compute)
-       << (s.tied == Tied::yes ? " tied" : "") << (s.head == model::HeadKind::score ? " score" : "") << " recompute "
-       << s.recompute;
+  *out << (s.exchange == comm::ExchangeKind::mpi_ring ? "ring" : "window") << " "
+       << config::to_string(s.compute) << (s.tied == Tied::yes ? " tied" : "")
+       << (s.head == model::HeadKind::score ? " score" : "") << " recompute " << s.recompute;
 }
 
 zero::ShardedModelOptions options_of(const Setting& s) {
@@ -50,9 +50,10 @@ TEST_P(Gradients, EqualThePlainGraph) {
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options_of(setting));
   model.load(initial_reader(spec));
   const auto compute = setting.compute == config::DType::bf16 ? at::kBFloat16 : at::kFloat;
-  const auto want = plain_gradients(spec, whole_parameters(spec), all_work(spec.shape, ranks, 3), compute);
-  // bf16: the plain graph rounds each parameter's gradient to bf16 (2^-9) before adding, the sharded one the same but for
-  // the embedding, which it adds in fp32.
+  const auto want =
+      plain_gradients(spec, whole_parameters(spec), all_work(spec.shape, ranks, 3), compute);
+  // bf16: the plain graph rounds each parameter's gradient to bf16 (2^-9) before adding, the
+  // sharded one the same but for the embedding, which it adds in fp32.
   const double bound = setting.compute == config::DType::bf16 ? 1.2e-2 : 2e-6;
   for (int round = 0; round < 2; ++round) {
     for (int step = 0; step < 3; ++step) {
@@ -60,7 +61,8 @@ TEST_P(Gradients, EqualThePlainGraph) {
       model.forward_backward(batch, loss_of(spec, batch));
     }
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
-      EXPECT_LE(relative_error(model.gradient(p), model.own(p), want[p]), bound) << spec.parameters[p].spec.name;
+      EXPECT_LE(relative_error(model.gradient(p), model.own(p), want[p]), bound)
+          << spec.parameters[p].spec.name;
     }
     model.zero_gradients();
   }
@@ -68,15 +70,22 @@ TEST_P(Gradients, EqualThePlainGraph) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, Gradients,
-    testing::Values(
-        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes, model::HeadKind::language, -1},
-        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no, model::HeadKind::language, 1},
-        Setting{comm::ExchangeKind::shared_window, config::DType::bf16, Tied::yes, model::HeadKind::language, 0},
-        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no, model::HeadKind::score, -1},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::yes, model::HeadKind::language, -1},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no, model::HeadKind::language, 1},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::bf16, Tied::no, model::HeadKind::language, 0},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no, model::HeadKind::score, -1}));
+    testing::Values(Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes,
+                            model::HeadKind::language, -1},
+                    Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no,
+                            model::HeadKind::language, 1},
+                    Setting{comm::ExchangeKind::shared_window, config::DType::bf16, Tied::yes,
+                            model::HeadKind::language, 0},
+                    Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no,
+                            model::HeadKind::score, -1},
+                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::yes,
+                            model::HeadKind::language, -1},
+                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no,
+                            model::HeadKind::language, 1},
+                    Setting{comm::ExchangeKind::mpi_ring, config::DType::bf16, Tied::no,
+                            model::HeadKind::language, 0},
+                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no,
+                            model::HeadKind::score, -1}));
 
 // The two exchanges add in the same order: the same bits, whatever the recompute setting.
 TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
@@ -85,17 +94,20 @@ TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
   std::vector<std::vector<float>> results;
   for (const auto exchange : exchanges_here()) {
     for (const int64_t recompute : {-1, 0, 2}) {
-      const Setting setting{exchange, config::DType::bf16, Tied::yes, model::HeadKind::language, recompute};
+      const Setting setting{exchange, config::DType::bf16, Tied::yes, model::HeadKind::language,
+                            recompute};
       zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options_of(setting));
       model.load(initial_reader(spec));
       for (int i = 0; i < 2; ++i) model.forward_backward(batch, loss_of(spec, batch));
       auto& all = results.emplace_back();
       for (size_t p = 0; p < spec.parameters.size(); ++p) {
-        if (const float* g = model.gradient(p)) all.insert(all.end(), g, g + model.own(p).elements());
+        if (const float* g = model.gradient(p))
+          all.insert(all.end(), g, g + model.own(p).elements());
       }
     }
   }
-  for (size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(results[i] == results[0]) << "setting " << i;
+  for (size_t i = 1; i < results.size(); ++i)
+    EXPECT_TRUE(results[i] == results[0]) << "setting " << i;
 }
 
 // A frozen pass gives the hidden states of the plain model and leaves nothing behind.
@@ -143,7 +155,8 @@ TEST(Counters, WindowMovesNothingAndRingGathersEachStageOnce) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   const auto stages = static_cast<int64_t>(spec.stages.size());
   const auto batch = tiny_work(spec.shape, world().rank(), 0);
-  const Setting setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes, model::HeadKind::language, -1};
+  const Setting setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes,
+                        model::HeadKind::language, -1};
 
   zero::ShardedModel window(spec, world(), std::nullopt, at::kCPU, options_of(setting));
   window.load(initial_reader(spec));
@@ -161,7 +174,8 @@ TEST(Counters, WindowMovesNothingAndRingGathersEachStageOnce) {
   EXPECT_EQ(ring.counters().gathered_bytes > 0, world().size() > 1);
 }
 
-// No rank holds more than its rows of the fp32 state (rounded up to whole rows and words of the change bitmap).
+// No rank holds more than its rows of the fp32 state (rounded up to whole rows and words of the
+// change bitmap).
 TEST(Memory, IsSharded) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
@@ -174,9 +188,7 @@ TEST(Memory, IsSharded) {
   EXPECT_EQ(model.memory().master, 4 * bound);
   EXPECT_EQ(model.memory().moments, 8 * bound);
   EXPECT_EQ(model.memory().gradients, 4 * bound);
-  if (world().size() == 4) {
-    EXPECT_LT(model.memory().master, 4 * total / 3);
-  }
+  if (world().size() == 4) { EXPECT_LT(model.memory().master, 4 * total / 3); }
 }
 
 TEST(Options, RecomputeBeyondTheBlocksIsRefused) {

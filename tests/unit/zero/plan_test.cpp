@@ -1,4 +1,5 @@
-// What a sharded model holds is what `plan` says, byte for byte: both exchanges, trained and frozen, with and without an average.
+// What a sharded model holds is what `plan` says, byte for byte: both exchanges, trained and
+// frozen, with and without an average.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -24,9 +25,10 @@ struct PlannedRun {
   bool reduce_once = false;
 };
 
-const std::map<comm::ExchangeKind, plan::Exchange> planned_as{{comm::ExchangeKind::shared_window, plan::Exchange::window},
-                                                              {comm::ExchangeKind::node_windows, plan::Exchange::node_windows},
-                                                              {comm::ExchangeKind::mpi_ring, plan::Exchange::host_ring}};
+const std::map<comm::ExchangeKind, plan::Exchange> planned_as{
+    {comm::ExchangeKind::shared_window, plan::Exchange::window},
+    {comm::ExchangeKind::node_windows, plan::Exchange::node_windows},
+    {comm::ExchangeKind::mpi_ring, plan::Exchange::host_ring}};
 
 void expect_planned_bytes(const PlannedRun& s) {
   const auto spec = model::describe(tiny_shape(s.tied), s.head);
@@ -40,9 +42,11 @@ void expect_planned_bytes(const PlannedRun& s) {
   zero::ShardedModel model(spec, ranks, std::nullopt, at::kCPU, options);
   const bool trained = s.training == zero::Training::trainable;
   if (trained) model.enable_average(0.9);
-  const auto want = plan::sharded_model_bytes(layout(spec), ranks.size(), config::bytes_per_element(s.compute),
-                                              trained ? plan::Training::trainable : plan::Training::frozen, trained,
-                                              planned_as.at(s.exchange), comm::discover(ranks).local_size, config::bytes_per_element(s.reduce));
+  const auto want = plan::sharded_model_bytes(
+      layout(spec), ranks.size(), config::bytes_per_element(s.compute),
+      trained ? plan::Training::trainable : plan::Training::frozen, trained,
+      planned_as.at(s.exchange), comm::discover(ranks).local_size,
+      config::bytes_per_element(s.reduce));
   const zero::MemoryUse got = model.memory();
   EXPECT_EQ(got.weights, want.weights_own + want.weights_ring);
   EXPECT_EQ(got.exchange, want.gradient_slots + want.receive);
@@ -50,7 +54,8 @@ void expect_planned_bytes(const PlannedRun& s) {
   EXPECT_EQ(got.gradients, want.gradients);
   EXPECT_EQ(got.moments, want.moments);
   EXPECT_EQ(got.average, want.average);
-  EXPECT_EQ(got.sums, s.reduce_once && trained ? plan::gradient_sum_bytes(layout(spec), ranks.size()) : 0);
+  EXPECT_EQ(got.sums,
+            s.reduce_once && trained ? plan::gradient_sum_bytes(layout(spec), ranks.size()) : 0);
 }
 
 TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
@@ -59,11 +64,14 @@ TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
       for (const auto compute : {config::DType::f32, config::DType::bf16}) {
         for (const auto training : {zero::Training::frozen, zero::Training::trainable}) {
           for (const auto exchange : exchanges_here()) {
-            SCOPED_TRACE(testing::Message() << "tied " << static_cast<int>(tied) << " head " << static_cast<int>(head) << " type "
-                                            << config::to_string(compute) << " training " << static_cast<int>(training) << " exchange "
-                                            << static_cast<int>(exchange));
+            SCOPED_TRACE(testing::Message()
+                         << "tied " << static_cast<int>(tied) << " head " << static_cast<int>(head)
+                         << " type " << config::to_string(compute) << " training "
+                         << static_cast<int>(training) << " exchange "
+                         << static_cast<int>(exchange));
             expect_planned_bytes({tied, head, compute, training, exchange});
-            expect_planned_bytes({tied, head, compute, training, exchange, config::DType::bf16, true});
+            expect_planned_bytes(
+                {tied, head, compute, training, exchange, config::DType::bf16, true});
           }
         }
       }
@@ -78,7 +86,8 @@ TEST(MemoryOfAShardedModel, WithOneRingForAll) {
   const auto rings = std::make_shared<comm::RingMemory>();
   const comm::CommView& ranks = world();
   const auto planned = [&](const model::ModelSpec& spec, plan::Training training) {
-    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, training, false, plan::Exchange::host_ring);
+    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, training, false,
+                                     plan::Exchange::host_ring);
   };
   const auto make = [&](const model::ModelSpec& spec, zero::Training training) {
     zero::ShardedModelOptions options;

@@ -25,7 +25,8 @@ TEST(LearningRate, StaysWhereTheScheduleEnded) {
   const zero::LearningRate schedule(options, 20);
   EXPECT_EQ(schedule.at_or_last(0), 0);
   EXPECT_DOUBLE_EQ(schedule.at_or_last(20), 0.25);
-  for (const int64_t step : {21, 25, 40, 1000}) EXPECT_EQ(schedule.at_or_last(step), schedule.at_or_last(20)) << "the cosine would rise again";
+  for (const int64_t step : {21, 25, 40, 1000})
+    EXPECT_EQ(schedule.at_or_last(step), schedule.at_or_last(20)) << "the cosine would rise again";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Execution strategies that the program does not have, written here and passed to the sharded model: adapters of low rank on some linears
-// (LoRA), and a sequence cut over the ranks (context parallelism). Their gradients against those of one rank without either.
+// Execution strategies that the program does not have, written here and passed to the sharded
+// model: adapters of low rank on some linears (LoRA), and a sequence cut over the ranks (context
+// parallelism). Their gradients against those of one rank without either.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr double bound = 5e-6;  // fp32, other orders of addition
 
-zero::ShardedModel sharded(const model::ModelSpec& spec, std::shared_ptr<model::Strategy> strategy, int64_t recompute) {
+zero::ShardedModel sharded(const model::ModelSpec& spec, std::shared_ptr<model::Strategy> strategy,
+                           int64_t recompute) {
   zero::ShardedModelOptions options;
   options.compute = config::DType::f32;
   options.recompute = recompute;
@@ -29,7 +31,8 @@ zero::ShardedModel sharded(const model::ModelSpec& spec, std::shared_ptr<model::
 void expect_gradients(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
   const auto& parameters = model.spec().parameters;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    EXPECT_LE(relative_error(model.gradient(p), model.own(p), want[p]), bound) << parameters[p].spec.name;
+    EXPECT_LE(relative_error(model.gradient(p), model.own(p), want[p]), bound)
+        << parameters[p].spec.name;
   }
 }
 
@@ -42,22 +45,31 @@ class Adapters : public model::Strategy {
  public:
   struct Pair {
     at::Tensor a, b;  // [rank, in] [out, rank]
-    at::Tensor product() const { return b.detach().to(at::kDouble).matmul(a.detach().to(at::kDouble)).mul(scale); }
+    at::Tensor product() const {
+      return b.detach().to(at::kDouble).matmul(a.detach().to(at::kDouble)).mul(scale);
+    }
   };
   static constexpr double scale = 0.5;
   static constexpr int64_t rank = 3;
 
   explicit Adapters(const model::ModelSpec& spec) {
     for (const auto& parameter : spec.parameters) {
-      if (parameter.role != model::Role::q && parameter.role != model::Role::v && parameter.role != model::Role::down) continue;
+      if (parameter.role != model::Role::q && parameter.role != model::Role::v &&
+          parameter.role != model::Role::down)
+        continue;
       const auto seed = static_cast<double>(pairs.size() + 1);
       const auto drawn = [seed](int64_t rows, int64_t columns) {
-        return at::sin(at::arange(rows * columns, at::kFloat).mul(seed)).mul(0.1).view({rows, columns}).set_requires_grad(true);
+        return at::sin(at::arange(rows * columns, at::kFloat).mul(seed))
+            .mul(0.1)
+            .view({rows, columns})
+            .set_requires_grad(true);
       };
-      pairs[parameter.spec.name] = {drawn(rank, parameter.spec.columns()), drawn(parameter.spec.rows(), rank)};
+      pairs[parameter.spec.name] = {drawn(rank, parameter.spec.columns()),
+                                    drawn(parameter.spec.rows(), rank)};
     }
   }
-  at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+  at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
+                    const std::optional<at::Tensor>& bias,
                     const model::Parameter& parameter) override {
     const at::Tensor y = Strategy::linear(x, weight, bias, parameter);
     const auto found = pairs.find(parameter.spec.name);
@@ -82,7 +94,8 @@ TEST(Strategy, AdaptersGiveTheGradientsOfTheMergedWeights) {
     auto model = sharded(spec, adapters, recompute);
     auto merged = whole_parameters(spec);
     std::vector<model::PackedBatch> work;
-    for (int rank = 0; rank < world().size(); ++rank) work.push_back(tiny_work(spec.shape, rank, 0));
+    for (int rank = 0; rank < world().size(); ++rank)
+      work.push_back(tiny_work(spec.shape, rank, 0));
     for (size_t p = 0; p < merged.size(); ++p) {
       const auto found = adapters->pairs.find(spec.parameters[p].spec.name);
       merged[p] = merged[p].to(at::kDouble);
@@ -97,34 +110,46 @@ TEST(Strategy, AdaptersGiveTheGradientsOfTheMergedWeights) {
       if (found == adapters->pairs.end()) continue;
       const auto& [a, b] = found->second;
       const at::Tensor wide_a = a.detach().to(at::kDouble), wide_b = b.detach().to(at::kDouble);
-      EXPECT_LE(distance(summed_over_ranks(a), wide_b.t().matmul(want[p]).mul(Adapters::scale)), bound) << found->first;
-      EXPECT_LE(distance(summed_over_ranks(b), want[p].matmul(wide_a.t()).mul(Adapters::scale)), bound) << found->first;
+      EXPECT_LE(distance(summed_over_ranks(a), wide_b.t().matmul(want[p]).mul(Adapters::scale)),
+                bound)
+          << found->first;
+      EXPECT_LE(distance(summed_over_ranks(b), want[p].matmul(wide_a.t()).mul(Adapters::scale)),
+                bound)
+          << found->first;
     }
   }
 }
 
-// Rows of all ranks, one rank's behind the other's; backward each rank gets the sum of what all of them made of its rows.
+// Rows of all ranks, one rank's behind the other's; backward each rank gets the sum of what all of
+// them made of its rows.
 struct GatherRows : torch::autograd::Function<GatherRows> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& mine, const comm::CommView* ranks, int64_t first) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& mine,
+                            const comm::CommView* ranks, int64_t first) {
     const at::Tensor rows = mine.contiguous();
-    const auto all = ranks->all_gather(std::span<const float>(rows.const_data_ptr<float>(), static_cast<size_t>(rows.numel())));
+    const auto all = ranks->all_gather(
+        std::span<const float>(rows.const_data_ptr<float>(), static_cast<size_t>(rows.numel())));
     context->saved_data["ranks"] = reinterpret_cast<int64_t>(ranks);
     context->saved_data["first"] = first;
     context->saved_data["count"] = rows.size(0);
     return at::tensor(at::ArrayRef<float>(all)).view({-1, rows.size(1)});
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     at::Tensor sum = gradients[0].contiguous().clone();
     reinterpret_cast<const comm::CommView*>(context->saved_data["ranks"].toInt())
         ->all_reduce(sum.data_ptr<float>(), sum.numel(), comm::DType::f32, comm::Op::sum);
-    return {sum.narrow(0, context->saved_data["first"].toInt(), context->saved_data["count"].toInt()), at::Tensor(), at::Tensor()};
+    return {
+        sum.narrow(0, context->saved_data["first"].toInt(), context->saved_data["count"].toInt()),
+        at::Tensor(), at::Tensor()};
   }
 };
 
-// Rank r of N computes positions [n r / N, n (r + 1) / N) of a sequence of n, with keys and values gathered from all.
+// Rank r of N computes positions [n r / N, n (r + 1) / N) of a sequence of n, with keys and values
+// gathered from all.
 class CutSequences : public model::Strategy {
  public:
-  explicit CutSequences(const comm::CommView& ranks) : ranks_(comm::Comm::duplicate(ranks, "context")), view_(ranks_.view()) {}
+  explicit CutSequences(const comm::CommView& ranks)
+      : ranks_(comm::Comm::duplicate(ranks, "context")), view_(ranks_.view()) {}
 
   int64_t begin(int64_t length, int rank) const { return length * rank / view_.size(); }
   model::PackedBatch part(const model::PackedBatch& batch) override {
@@ -133,7 +158,8 @@ class CutSequences : public model::Strategy {
     model::PackedBatch mine;
     mine.max_length = batch.max_length;
     for (int64_t s = 0; s < batch.sequences(); ++s) {
-      const int64_t first = begin(length(s), view_.rank()), rows = begin(length(s), view_.rank() + 1) - first;
+      const int64_t first = begin(length(s), view_.rank()),
+                    rows = begin(length(s), view_.rank() + 1) - first;
       ids.push_back(batch.ids.narrow(0, start(s) + first, rows));
       positions.push_back(batch.positions.narrow(0, start(s) + first, rows));
       mine.cu_seqlens.push_back(mine.tokens() + rows);
@@ -143,19 +169,25 @@ class CutSequences : public model::Strategy {
     return mine;
   }
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch& part, int) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::PackedBatch& part, int) override {
     const int64_t heads = k.size(1), head_dim = k.size(2);
     const at::Tensor both = at::cat({k, v}, 1).flatten(1);
-    const at::Tensor all = GatherRows::apply(both, &view_, rows_before(view_.rank())).view({-1, 2 * heads, head_dim});
+    const at::Tensor all =
+        GatherRows::apply(both, &view_, rows_before(view_.rank())).view({-1, 2 * heads, head_dim});
     const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     std::vector<at::Tensor> out;
     for (int64_t s = 0; s < part.sequences(); ++s) {
-      const int64_t row = part.cu_seqlens[static_cast<size_t>(s)], rows = part.cu_seqlens[static_cast<size_t>(s) + 1] - row;
+      const int64_t row = part.cu_seqlens[static_cast<size_t>(s)],
+                    rows = part.cu_seqlens[static_cast<size_t>(s) + 1] - row;
       const int64_t first = begin(length(s), view_.rank());
       const at::Tensor keys = of_sequence(all, s);
-      const at::Tensor mask = at::le(at::arange(length(s)).unsqueeze(0), at::arange(first, first + rows).unsqueeze(1));
-      out.push_back(at::scaled_dot_product_attention(heads_first(q.narrow(0, row, rows)), heads_first(keys.narrow(1, 0, heads)),
-                                                     heads_first(keys.narrow(1, heads, heads)), mask, 0.0, false, std::nullopt, true)
+      const at::Tensor mask =
+          at::le(at::arange(length(s)).unsqueeze(0), at::arange(first, first + rows).unsqueeze(1));
+      out.push_back(at::scaled_dot_product_attention(heads_first(q.narrow(0, row, rows)),
+                                                     heads_first(keys.narrow(1, 0, heads)),
+                                                     heads_first(keys.narrow(1, heads, heads)),
+                                                     mask, 0.0, false, std::nullopt, true)
                         .squeeze(0)
                         .transpose(0, 1));
     }
@@ -190,28 +222,34 @@ class CutSequences : public model::Strategy {
   std::vector<int64_t> whole_;  // cu_seqlens of the whole batch
 };
 
-// next_token_loss of the positions that this rank has; the last one's next token may be another rank's.
-at::Tensor loss_of_part(const at::Tensor& hidden, const at::Tensor& head_weight, const model::PackedBatch& whole, const CutSequences& cut) {
+// next_token_loss of the positions that this rank has; the last one's next token may be another
+// rank's.
+at::Tensor loss_of_part(const at::Tensor& hidden, const at::Tensor& head_weight,
+                        const model::PackedBatch& whole, const CutSequences& cut) {
   std::vector<int64_t> rows, targets;
   int64_t row = 0;
   for (int64_t s = 0; s < whole.sequences(); ++s) {
-    const int64_t start = whole.cu_seqlens[static_cast<size_t>(s)], length = whole.cu_seqlens[static_cast<size_t>(s) + 1] - start;
-    for (int64_t t = cut.begin(length, world().rank()); t < cut.begin(length, world().rank() + 1); ++t, ++row) {
+    const int64_t start = whole.cu_seqlens[static_cast<size_t>(s)],
+                  length = whole.cu_seqlens[static_cast<size_t>(s) + 1] - start;
+    for (int64_t t = cut.begin(length, world().rank()); t < cut.begin(length, world().rank() + 1);
+         ++t, ++row) {
       if (t + 1 == length) continue;
       rows.push_back(row);
       targets.push_back(start + t + 1);
     }
   }
   EXPECT_EQ(row, hidden.size(0));
-  const auto out = kernels::token_log_probs(hidden.index_select(0, at::tensor(rows, at::kLong)), head_weight,
-                                            whole.ids.index_select(0, at::tensor(targets, at::kLong)), 1.0, kernels::Entropy::skip);
+  const auto out = kernels::token_log_probs(
+      hidden.index_select(0, at::tensor(rows, at::kLong)), head_weight,
+      whole.ids.index_select(0, at::tensor(targets, at::kLong)), 1.0, kernels::Entropy::skip);
   return out.log_probs.sum().div(-100);
 }
 
 TEST(Strategy, CutSequencesGiveTheGradientsOfWholeOnes) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   std::vector<model::PackedBatch> work;
-  for (const uint64_t seed : {1, 2}) work.push_back(tiny_batch(spec.shape, seed, {11, 1, 8 + static_cast<int64_t>(seed)}));
+  for (const uint64_t seed : {1, 2})
+    work.push_back(tiny_batch(spec.shape, seed, {11, 1, 8 + static_cast<int64_t>(seed)}));
   const auto want = plain_gradients(spec, whole_parameters(spec), work, at::kDouble);
   for (const int64_t recompute : {-1, 0}) {
     const auto cut = std::make_shared<CutSequences>(world());

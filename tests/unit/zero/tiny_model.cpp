@@ -27,7 +27,8 @@ config::ModelShape tiny_shape(Tied tied) {
   return shape;
 }
 
-model::PackedBatch tiny_batch(const config::ModelShape& shape, uint64_t seed, const std::vector<int64_t>& lengths) {
+model::PackedBatch tiny_batch(const config::ModelShape& shape, uint64_t seed,
+                              const std::vector<int64_t>& lengths) {
   std::vector<std::vector<int32_t>> sequences;
   uint64_t state = seed * 2654435761u + 12345;
   for (const int64_t length : lengths) {
@@ -47,7 +48,8 @@ model::PackedBatch tiny_work(const config::ModelShape& shape, int rank, int step
   return tiny_batch(shape, seed, {5 + rank, 2 + 3 * step});
 }
 
-at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& head_weight, const model::PackedBatch& batch) {
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& head_weight,
+                           const model::PackedBatch& batch) {
   std::vector<int64_t> rows;
   for (size_t s = 0; s + 1 < batch.cu_seqlens.size(); ++s) {
     for (int64_t t = batch.cu_seqlens[s]; t + 1 < batch.cu_seqlens[s + 1]; ++t) rows.push_back(t);
@@ -55,32 +57,43 @@ at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& head_weig
   const at::Tensor index = at::tensor(rows, at::kLong);
   const at::Tensor targets = batch.ids.index_select(0, index.add(1));
   if (hidden.scalar_type() == at::kDouble) {
-    const at::Tensor log_probs = at::log_softmax(at::linear(hidden.index_select(0, index), head_weight), -1);
+    const at::Tensor log_probs =
+        at::log_softmax(at::linear(hidden.index_select(0, index), head_weight), -1);
     return log_probs.gather(-1, targets.to(at::kLong).unsqueeze(-1)).sum().div(-100);
   }
-  const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets, 1.0, kernels::Entropy::skip);
+  const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets,
+                                            1.0, kernels::Entropy::skip);
   return out.log_probs.sum().div(-100);
 }
 
 at::Tensor score_loss(const at::Tensor& hidden, const at::Tensor& head_weight) {
   const at::Tensor scores = at::linear(hidden, head_weight);
-  return (scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat)).pow(2).sum().div(100);
+  return (scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat))
+      .pow(2)
+      .sum()
+      .div(100);
 }
 
 zero::Loss loss_of(const model::ModelSpec& spec, const model::PackedBatch& batch) {
   if (spec.head == model::HeadKind::score) return score_loss;
-  return [&batch](const at::Tensor& hidden, const at::Tensor& weight) { return next_token_loss(hidden, weight, batch); };
+  return [&batch](const at::Tensor& hidden, const at::Tensor& weight) {
+    return next_token_loss(hidden, weight, batch);
+  };
 }
 
-void initial_rows(const model::ModelSpec& spec, size_t parameter, const base::Block& block, float* out) {
+void initial_rows(const model::ModelSpec& spec, size_t parameter, const base::Block& block,
+                  float* out) {
   model::initial_values(spec, parameter, block, 7, out);
   if (spec.parameters[parameter].spec.shape.size() > 1) return;
   // Norm weights of exactly 1 would hide a mix-up.
-  for (int64_t i = 0; i < block.elements(); ++i) out[i] += 0.01f * static_cast<float>((block.row + i) % 7);
+  for (int64_t i = 0; i < block.elements(); ++i)
+    out[i] += 0.01f * static_cast<float>((block.row + i) % 7);
 }
 
 zero::ReadRows initial_reader(const model::ModelSpec& spec) {
-  return [&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); };
+  return [&spec](size_t p, const base::Block& block, float* out) {
+    initial_rows(spec, p, block, out);
+  };
 }
 
 std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec) {
@@ -98,16 +111,23 @@ namespace {
 // Attention as it is written in textbooks, for the types that the kernels do not have.
 class Textbook : public model::Strategy {
  public:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch& part, int) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::PackedBatch& part, int) override {
     std::vector<at::Tensor> out;
     for (int64_t s = 0; s < part.sequences(); ++s) {
-      const int64_t first = part.cu_seqlens[static_cast<size_t>(s)], length = part.cu_seqlens[static_cast<size_t>(s) + 1] - first;
+      const int64_t first = part.cu_seqlens[static_cast<size_t>(s)],
+                    length = part.cu_seqlens[static_cast<size_t>(s) + 1] - first;
       const auto heads_first = [&](const at::Tensor& x) {  // [H, length, hd]
-        return x.narrow(0, first, length).transpose(0, 1).repeat_interleave(q.size(1) / x.size(1), 0);
+        return x.narrow(0, first, length)
+            .transpose(0, 1)
+            .repeat_interleave(q.size(1) / x.size(1), 0);
       };
-      const at::Tensor scores = heads_first(q).matmul(heads_first(k).transpose(1, 2)).div(std::sqrt(static_cast<double>(q.size(2))));
+      const at::Tensor scores = heads_first(q)
+                                    .matmul(heads_first(k).transpose(1, 2))
+                                    .div(std::sqrt(static_cast<double>(q.size(2))));
       const at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
-      const at::Tensor shares = scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
+      const at::Tensor shares =
+          scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
       out.push_back(shares.matmul(heads_first(v)).transpose(0, 1));
     }
     return at::cat(out);
@@ -116,16 +136,20 @@ class Textbook : public model::Strategy {
 
 }  // namespace
 
-std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std::vector<at::Tensor>& parameters,
-                                        const std::vector<model::PackedBatch>& batches, at::ScalarType compute) {
+std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec,
+                                        const std::vector<at::Tensor>& parameters,
+                                        const std::vector<model::PackedBatch>& batches,
+                                        at::ScalarType compute) {
   std::vector<at::Tensor> sums;
-  for (const auto& parameter : parameters) sums.push_back(at::zeros(parameter.sizes(), compute == at::kDouble ? at::kDouble : at::kFloat));
+  for (const auto& parameter : parameters)
+    sums.push_back(at::zeros(parameter.sizes(), compute == at::kDouble ? at::kDouble : at::kFloat));
   const auto rope = model::make_rope(spec.shape, 256, at::kCPU);
   for (const auto& batch : batches) {
     if (batch.tokens() == 0) continue;
     const at::AutoGradMode mode(true);
     std::vector<at::Tensor> leaves;
-    for (const auto& parameter : parameters) leaves.push_back(parameter.detach().to(compute).clone().set_requires_grad(true));
+    for (const auto& parameter : parameters)
+      leaves.push_back(parameter.detach().to(compute).clone().set_requires_grad(true));
     model::Strategy plain;
     Textbook textbook;
     model::Strategy& strategy = compute == at::kDouble ? textbook : plain;
@@ -144,7 +168,9 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std:
   return sums;
 }
 
-at::Tensor rows_of(const at::Tensor& whole, const base::Block& block) { return whole.narrow(0, block.row, block.rows); }
+at::Tensor rows_of(const at::Tensor& whole, const base::Block& block) {
+  return whole.narrow(0, block.row, block.rows);
+}
 
 double relative_error(const float* got, const base::Block& own, const at::Tensor& want_whole) {
   if (own.empty()) return 0;
@@ -155,7 +181,8 @@ double relative_error(const float* got, const base::Block& own, const at::Tensor
 }
 
 std::vector<comm::ExchangeKind> exchanges_here() {
-  std::vector<comm::ExchangeKind> kinds{comm::ExchangeKind::node_windows, comm::ExchangeKind::mpi_ring};
+  std::vector<comm::ExchangeKind> kinds{comm::ExchangeKind::node_windows,
+                                        comm::ExchangeKind::mpi_ring};
   if (comm::discover(world()).nodes == 1) kinds.push_back(comm::ExchangeKind::shared_window);
   return kinds;
 }

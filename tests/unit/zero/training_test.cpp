@@ -1,4 +1,5 @@
-// Whole optimizer steps: against LibTorch's AdamW on the whole model, hybrid sharding, the average, refused updates.
+// Whole optimizer steps: against LibTorch's AdamW on the whole model, hybrid sharding, the average,
+// refused updates.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ zero::AdamWOptions adam() {
 bool is_norm(const std::string& name) { return name.find("norm.weight") != std::string::npos; }
 
 // The same steps on whole parameters by LibTorch; returns the norms before clipping.
-std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters, int ranks, int steps) {
+std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters,
+                                int ranks, int steps) {
   std::vector<at::Tensor> m, v;
   for (const auto& p : parameters) {
     m.push_back(at::zeros_like(p));
@@ -47,8 +49,8 @@ std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Te
     const at::Tensor count = at::full({}, static_cast<double>(step + 1));
     for (size_t p = 0; p < parameters.size(); ++p) {
       const double decay = is_norm(spec.parameters[p].spec.name) ? 0 : options.weight_decay;
-      at::_fused_adamw_({parameters[p]}, {gradients[p].mul(factor)}, {m[p]}, {v[p]}, {}, {count}, options.lr, options.beta1,
-                        options.beta2, decay, options.eps, false, false);
+      at::_fused_adamw_({parameters[p]}, {gradients[p].mul(factor)}, {m[p]}, {v[p]}, {}, {count},
+                        options.lr, options.beta1, options.beta2, decay, options.eps, false, false);
     }
   }
   return norms;
@@ -56,7 +58,8 @@ std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Te
 
 void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
   for (size_t p = 0; p < want.size(); ++p) {
-    EXPECT_LE(relative_error(model.master(p), model.own(p), want[p]), 2e-5) << model.spec().parameters[p].spec.name;
+    EXPECT_LE(relative_error(model.master(p), model.own(p), want[p]), 2e-5)
+        << model.spec().parameters[p].spec.name;
   }
 }
 
@@ -67,7 +70,9 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   zero::ShardedModelOptions options;
   options.compute = config::DType::f32;
   options.exchange = GetParam();
-  options.offload = GetParam() == comm::ExchangeKind::mpi_ring;  // on CPUs another piece of host memory, and the same numbers
+  options.offload =
+      GetParam() ==
+      comm::ExchangeKind::mpi_ring;  // on CPUs another piece of host memory, and the same numbers
   options.track_changes = true;
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
   model.load(initial_reader(spec));
@@ -78,7 +83,8 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
     model.forward_backward(batch, loss_of(spec, batch));
     const auto result = model.step(adam());
     EXPECT_TRUE(result.updated);
-    EXPECT_NEAR(result.grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
+    EXPECT_NEAR(result.grad_norm, norms[static_cast<size_t>(step)],
+                1e-5 * norms[static_cast<size_t>(step)]);
     EXPECT_EQ(result.elements, spec.elements());
     EXPECT_GT(result.changed_values, 0);
     EXPECT_LE(result.changed_values, result.elements);
@@ -89,7 +95,8 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   const auto batch = tiny_batch(spec.shape, 1, {3});
   model.forward(batch, [&](const at::Tensor&, const at::Tensor& head) {
     const auto& embedding = want[spec.index_of(model::Role::embedding)];
-    EXPECT_LE(head.sub(embedding).abs().max().item<double>(), 2e-5 * embedding.abs().max().item<double>());
+    EXPECT_LE(head.sub(embedding).abs().max().item<double>(),
+              2e-5 * embedding.abs().max().item<double>());
   });
 }
 
@@ -111,7 +118,9 @@ OnePass one_pass(comm::ExchangeKind exchange, config::DType reduce) {
   model.forward_backward(batch, loss_of(spec, batch));
   OnePass out;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
-    if (!model.own(p).empty()) out.gradients.insert(out.gradients.end(), model.gradient(p), model.gradient(p) + model.own(p).elements());
+    if (!model.own(p).empty())
+      out.gradients.insert(out.gradients.end(), model.gradient(p),
+                           model.gradient(p) + model.own(p).elements());
   }
   out.norm = model.step(adam()).grad_norm;
   out.bytes = world().sum(model.counters().reduced_bytes);
@@ -143,7 +152,8 @@ Accumulated accumulate(comm::ExchangeKind exchange, bool once, config::DType red
     out.norms.push_back(model.step(adam()).grad_norm);
   }
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
-    if (!model.own(p).empty()) out.state.insert(out.state.end(), model.master(p), model.master(p) + model.own(p).elements());
+    if (!model.own(p).empty())
+      out.state.insert(out.state.end(), model.master(p), model.master(p) + model.own(p).elements());
   }
   out.reductions = model.counters().reductions;
   out.bytes = world().sum(model.counters().reduced_bytes);
@@ -153,15 +163,18 @@ Accumulated accumulate(comm::ExchangeKind exchange, bool once, config::DType red
 
 TEST_P(Training, GradientsReducedOnceAStepAreThoseOfEachMicroBatch) {
   for (const auto reduce : {config::DType::f32, config::DType::bf16}) {
-    const Accumulated each = accumulate(GetParam(), false, reduce), once = accumulate(GetParam(), true, reduce);
+    const Accumulated each = accumulate(GetParam(), false, reduce),
+                      once = accumulate(GetParam(), true, reduce);
     EXPECT_EQ(each.sums, 0);
     EXPECT_GT(once.sums, 0);
     EXPECT_EQ(4 * once.reductions, each.reductions);
     EXPECT_EQ(4 * once.bytes, each.bytes);
     const double tolerance = reduce == config::DType::f32 ? 1e-5 : 1.0 / 128;
-    for (size_t i = 0; i < each.norms.size(); ++i) EXPECT_NEAR(once.norms[i], each.norms[i], tolerance * each.norms[i]);
+    for (size_t i = 0; i < each.norms.size(); ++i)
+      EXPECT_NEAR(once.norms[i], each.norms[i], tolerance * each.norms[i]);
     ASSERT_EQ(once.state.size(), each.state.size());
-    for (size_t i = 0; i < each.state.size(); ++i) ASSERT_NEAR(once.state[i], each.state[i], reduce == config::DType::f32 ? 2e-6 : 2e-3) << i;
+    for (size_t i = 0; i < each.state.size(); ++i)
+      ASSERT_NEAR(once.state[i], each.state[i], reduce == config::DType::f32 ? 2e-6 : 2e-3) << i;
   }
 }
 
@@ -184,24 +197,33 @@ TEST_P(Training, GradientsThatWereToGoLaterAreAskedForAndForgotten) {
 }
 
 TEST_P(Training, GradientsInHalfPrecisionAreThoseOfFp32ButForTheirRounding) {
-  const OnePass whole = one_pass(GetParam(), config::DType::f32), half = one_pass(GetParam(), config::DType::bf16);
+  const OnePass whole = one_pass(GetParam(), config::DType::f32),
+                half = one_pass(GetParam(), config::DType::bf16);
   EXPECT_EQ(2 * half.bytes, whole.bytes);
   EXPECT_NEAR(half.norm, whole.norm, whole.norm / 256);
   ASSERT_EQ(half.gradients.size(), whole.gradients.size());
   double difference = 0;
-  for (size_t i = 0; i < half.gradients.size(); ++i) difference += std::pow(half.gradients[i] - whole.gradients[i], 2);
+  for (size_t i = 0; i < half.gradients.size(); ++i)
+    difference += std::pow(half.gradients[i] - whole.gradients[i], 2);
   difference = std::sqrt(world().sum(difference));
-  EXPECT_LE(difference, whole.norm / 256) << "each value, and each sum that leaves a node, is off by less than its 256th";
+  EXPECT_LE(difference, whole.norm / 256)
+      << "each value, and each sum that leaves a node, is off by less than its 256th";
   EXPECT_EQ(difference > 0, world().size() > 1);
   const OnePass again = one_pass(GetParam(), config::DType::bf16);
   EXPECT_EQ(again.gradients, half.gradients) << "the same bits";
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::node_windows, comm::ExchangeKind::mpi_ring),
-                         [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes"; });
-INSTANTIATE_TEST_SUITE_P(OneNode, Training, testing::Values(comm::ExchangeKind::shared_window), [](const auto&) { return "window"; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Training,
+                         testing::Values(comm::ExchangeKind::node_windows,
+                                         comm::ExchangeKind::mpi_ring),
+                         [](const auto& value) {
+                           return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes";
+                         });
+INSTANTIATE_TEST_SUITE_P(OneNode, Training, testing::Values(comm::ExchangeKind::shared_window),
+                         [](const auto&) { return "window"; });
 
-// The bits of several steps add up until they are cleared: a value that a step changes and the next one leaves alone counts.
+// The bits of several steps add up until they are cleared: a value that a step changes and the next
+// one leaves alone counts.
 TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   zero::ShardedModelOptions options;
@@ -213,7 +235,9 @@ TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
     const auto* first = static_cast<const uint16_t*>(model.compute_slice(p));
     return std::vector<uint16_t>(first, first + model.own(p).elements());
   };
-  const auto bit = [&](size_t p, size_t i) { return (model.changed(p)[i / 64] >> (i % 64) & 1) != 0; };
+  const auto bit = [&](size_t p, size_t i) {
+    return (model.changed(p)[i / 64] >> (i % 64) & 1) != 0;
+  };
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     for (size_t i = 0; i < values(p).size(); ++i) EXPECT_TRUE(bit(p, i)) << "everything was loaded";
   }
@@ -239,7 +263,8 @@ TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
   }
   EXPECT_GT(world().sum(lost), 0) << "the test would see nothing";
   for (size_t p = 0; p < want.size(); ++p) {
-    for (size_t i = 0; i < want[p].size(); ++i) ASSERT_EQ(bit(p, i), want[p][i] != 0) << spec.parameters[p].spec.name << " " << i;
+    for (size_t i = 0; i < want[p].size(); ++i)
+      ASSERT_EQ(bit(p, i), want[p][i] != 0) << spec.parameters[p].spec.name << " " << i;
   }
 }
 
@@ -264,7 +289,8 @@ TEST(HybridSharding, EqualsThePlainModel) {
   for (int step = 0; step < 2; ++step) {
     const auto batch = tiny_work(spec.shape, rank, step);
     model.forward_backward(batch, loss_of(spec, batch));
-    EXPECT_NEAR(model.step(adam()).grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
+    EXPECT_NEAR(model.step(adam()).grad_norm, norms[static_cast<size_t>(step)],
+                1e-5 * norms[static_cast<size_t>(step)]);
   }
   expect_trained(model, want);
 }
@@ -316,7 +342,8 @@ TEST(Average, FollowsTheWeights) {
       e = e * 0.9f + model.master(0)[i] * 0.1f;
     }
   }
-  for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(model.average(0)[i], want[static_cast<size_t>(i)], 1e-6);
+  for (int64_t i = 0; i < n; ++i)
+    EXPECT_NEAR(model.average(0)[i], want[static_cast<size_t>(i)], 1e-6);
   EXPECT_THROW(model.enable_average(1.0), UserError);
 }
 
@@ -327,7 +354,8 @@ TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
   model.load(initial_reader(spec));
   const int64_t n = model.own(0).elements();
   const std::vector<float> before(model.master(0), model.master(0) + n);
-  if (world().rank() == world().size() - 1) model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  if (world().rank() == world().size() - 1)
+    model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
   const auto result = model.step(adam());
   EXPECT_FALSE(result.updated);
   EXPECT_FALSE(std::isfinite(result.grad_norm));
@@ -336,7 +364,8 @@ TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
   EXPECT_TRUE(std::isfinite(model.step(adam()).grad_norm));  // the gradients were cleared
 }
 
-// A part of the ranks then gives its ring to a model of its own: all of them gather anew, not those only that lost what they had.
+// A part of the ranks then gives its ring to a model of its own: all of them gather anew, not those
+// only that lost what they had.
 TEST(Step, ThatIsLeftOutKeepsNoGatheredStages) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   const bool refers = world().rank() == 0;
@@ -359,13 +388,12 @@ TEST(Step, ThatIsLeftOutKeepsNoGatheredStages) {
   model.forward_backward(batch, loss_of(spec, batch));
   if (model.own(0).elements() > 0) model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_FALSE(model.step(adam()).updated);
-  if (refers) {
-    EXPECT_TRUE(hidden_of(reference).equal(want));
-  }
+  if (refers) { EXPECT_TRUE(hidden_of(reference).equal(want)); }
   EXPECT_TRUE(hidden_of(model).equal(want));
 }
 
-// After a reader wrote master weights directly (a checkpoint), refresh() makes every rank compute with them.
+// After a reader wrote master weights directly (a checkpoint), refresh() makes every rank compute
+// with them.
 TEST(Refresh, PublishesWrittenMasterWeights) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   for (const auto exchange : exchanges_here()) {
