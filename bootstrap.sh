@@ -78,6 +78,7 @@ readonly test_packages=(
   "slurmctld              Slurm's controller"
   "slurmd                 Slurm's daemon of a node"
   "shellcheck             the batch scripts' linter"
+  "clang-format           the C++ files' format"
   "g++-aarch64-linux-gnu  label cross: the kernels for ARM"
   "qemu-user-static       and runs them"
 )
