@@ -86,11 +86,13 @@ void add_data_keys(KeyList<Options>& keys) {
       .at_least(0);
   keys.add(KEY(data.text_key), "data.pretrain_dataset: column of a text to learn as it is.")
       .never_empty();
-  keys.add(KEY(data.prompt_key), "Column of the prompt's text.")
+  keys.add(KEY(data.prompt_key),
+           "Column of the prompt: a text, or a chat (a list of {role, content}).")
       .never_empty()
       .departs("OpenRLHF: data.input_key = input.");
   keys.add(KEY(data.messages_key),
-           "Column of a chat, a list of {role, content}; used when the line has no prompt column.")
+           "Column of a chat, a list of {role, content}. A list in the prompt column is a chat, "
+           "too.")
       .never_empty();
   keys.add(KEY(data.response_key), "sft: column of the answer's text.")
       .never_empty()
@@ -98,7 +100,9 @@ void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.label_key), "Column that rules compare with and plugins receive.")
       .never_empty()
       .departs("OpenRLHF: none; here a column that may be absent.");
-  keys.add(KEY(data.chosen_key), "rm, dpo: column of the preferred answer.").never_empty();
+  keys.add(KEY(data.chosen_key),
+           "rm, dpo: column of the preferred answer: a text, turns, or a whole chat.")
+      .never_empty();
   keys.add(KEY(data.rejected_key), "rm, dpo: column of the other answer.").never_empty();
   keys.add(KEY(data.margin_key),
            "rm: column of the margin between the two; a line without it has margin 0.")
@@ -106,6 +110,21 @@ void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.apply_chat_template),
            "Renders prompts that are plain texts as a user's turn of the model's chat template. "
            "Chats are always rendered.");
+  keys.add(KEY(data.chat_template_kwargs),
+           "Variables for the chat template, a JSON object in a text: '{\"enable_thinking\": "
+           "false}'. "
+           "A record's own columns `chat_template_kwargs`, `tools` and `documents` go before it.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(data.date),
+           "Date (YYYY-MM-DD) for templates that call `strftime_now`; empty: the day on which the "
+           "run began, which its checkpoints keep.")
+      .departs("Not in OpenRLHF.");
+  keys.add(
+          KEY(data.special_tokens),
+          "Tokens that the tokenizer puts around plain texts (BOS, EOS). once: not where the text "
+          "has them already, as prompts that were rendered beforehand do; always: also there, with "
+          "a warning; never: texts stay as they are.")
+      .departs("Not in OpenRLHF, which adds none.");
   keys.add(KEY(data.system_prompt), "System turn in front of every chat that has none.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(data.max_len), "Longest sequence, prompt and answer together, in tokens.")

@@ -251,6 +251,14 @@ struct Words<Rule> {
   static constexpr std::string_view list[] = {"exact", "regex", "number", "boxed", "none"};
 };
 
+// Whether the tokens that the tokenizer puts around a text (BOS, EOS) are put around one that has
+// them.
+enum class AddSpecialTokens { once, always, never };
+template <>
+struct Words<AddSpecialTokens> {
+  static constexpr std::string_view list[] = {"once", "always", "never"};
+};
+
 enum class Overlong { skip, stop };
 template <>
 struct Words<Overlong> {

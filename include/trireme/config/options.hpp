@@ -206,6 +206,9 @@ struct DataOptions {
   std::string rejected_key = "rejected";
   std::string margin_key = "margin";
   bool apply_chat_template = false;
+  std::string chat_template_kwargs;  // JSON object
+  std::string date;                  // YYYY-MM-DD; empty: the day on which the run began
+  AddSpecialTokens special_tokens = AddSpecialTokens::once;
   std::string system_prompt;
   int64_t max_len = 2048;  // tokens of prompt and response together
   int64_t max_samples = 100'000'000;
