@@ -135,6 +135,15 @@ void add_output_keys(KeyList<Options>& keys) {
       KEY(trace.nvtx),
       "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
 
+  keys.add(KEY(plan.model),
+           "A config.json, or a folder with one: the shape that `trireme plan` takes where "
+           "model.path is not set or has no config.json on this machine. Looked for from the "
+           "working directory, then from the deck's folder. Runs do not read it.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(plan.reward_model),
+           "The same for reward models; empty: they are planned as large as the actor.")
+      .departs("Not in OpenRLHF.");
+
   add_fault_keys(keys);
 }
 
@@ -156,6 +165,7 @@ std::span<const Section> sections() {
       Section{"ckpt", "Checkpoints, resume, export"},
       Section{"eval", "Evaluation during training"},
       Section{"trace", "Timings"},
+      Section{"plan", "Shapes of models that are not here, for `trireme plan`"},
       Section{"fault", "Faults to inject, for tests; refused when run.production is true"},
   };
   return list;

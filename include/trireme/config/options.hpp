@@ -366,6 +366,12 @@ struct TraceOptions {
   bool operator==(const TraceOptions&) const = default;
 };
 
+// What `trireme plan` takes for models that are not here; no run reads it.
+struct PlanOptions {
+  std::string model, reward_model;  // a config.json or its folder; empty: not known
+  bool operator==(const PlanOptions&) const = default;
+};
+
 // Faults to inject, empty: none. Forms and meaning: fault.hpp and the key table.
 struct FaultOptions {
   Strings at;
@@ -393,6 +399,7 @@ struct Options {
   CkptOptions ckpt;
   EvalOptions eval;
   TraceOptions trace;
+  PlanOptions plan;
   FaultOptions fault;
   bool operator==(const Options&) const = default;
 
