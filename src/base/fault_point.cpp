@@ -15,6 +15,7 @@
 
 #include "trireme/base/allocation.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_gates.hpp"
 #include "trireme/base/files.hpp"
 
 namespace trireme::base {
@@ -76,6 +77,8 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "signal") ::raise(static_cast<int>(fault.value));
   while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (fault.kind == "skip") skips_next = true;
+  if (fault.kind == "open") open_gate(static_cast<int>(fault.value));
+  if (fault.kind == "gate") wait_for_gate(static_cast<int>(fault.value));
   if (fault.kind == "alloc_fail") fail_to_allocate();
   if (fault.kind == "io_fail")
     throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
@@ -84,9 +87,9 @@ void strike(const InjectedFault& fault) {
 }  // namespace
 
 void install_faults(std::vector<InjectedFault> faults) {
-  static constexpr std::array<std::string_view, 11> kinds{
-      "kill",   "segv",       "hang",    "suspend", "exit", "delay",
-      "signal", "alloc_fail", "io_fail", "nan",     "skip"};
+  static constexpr std::array<std::string_view, 13> kinds{
+      "kill",       "segv",    "hang", "suspend", "exit", "delay", "signal",
+      "alloc_fail", "io_fail", "nan",  "skip",    "open", "gate"};
   const std::lock_guard lock(installed().mutex);
   installed().faults.clear();
   for (InjectedFault& fault : faults) {

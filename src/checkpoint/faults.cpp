@@ -1,15 +1,18 @@
 #include "trireme/checkpoint/faults.hpp"
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/fault_gates.hpp"
 #include "trireme/base/fault_point.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/fault.hpp"
 
 namespace trireme::checkpoint {
 
-void install_faults(const config::FaultOptions& options, int rank) {
+void install_faults(const config::FaultOptions& options, const std::string& run_folder, int rank) {
+  base::set_gate_folder(run_folder);
   std::vector<base::InjectedFault> mine;
   for (const config::Fault& fault : config::parse_faults(options.at)) {
     if (fault.is_for(rank)) mine.push_back({fault.kind, fault.place, fault.pass, fault.value});

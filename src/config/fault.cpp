@@ -52,7 +52,8 @@ constexpr std::array kinds{
     Kind{"kill", "", 0},          Kind{"segv", "", 0},       Kind{"hang", "", 0},
     Kind{"suspend", "", 0},       Kind{"exit", "code", 255}, Kind{"delay", "ms", 1e9},
     Kind{"signal", "number", 64}, Kind{"alloc_fail", "", 0}, Kind{"io_fail", "errno", 4095},
-    Kind{"nan", "", 0},           Kind{"skip", "", 0}};
+    Kind{"nan", "", 0},           Kind{"skip", "", 0},       Kind{"open", "gate", 1e6},
+    Kind{"gate", "gate", 1e6}};
 
 bool is_number_of(std::string_view place) {
   return place == "loss" || place == "grad" || place == "weight" || place == "generator";
@@ -72,8 +73,8 @@ Fault parse_fault(std::string_view text) {
                                         [&](const Kind& one) { return one.name == parts[0]; });
   if (kind == kinds.end())
     malformed("at", text,
-              "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip:rank:place:"
-              "pass[:value]");
+              "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip|open|gate:rank:"
+              "place:pass[:value]");
   const std::string form =
       base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place",
                  ":pass", kind->value.empty() ? "" : base::text(":", kind->value));

@@ -13,7 +13,9 @@ void add_fault_keys(KeyList<Options>& keys) {
            "comes to a place for the pass-th time (from 1; *: "
            "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay "
            "(value: ms), signal (value: its number, to itself), "
-           "alloc_fail, io_fail, skip (the next collective is left out); places are the regions of "
+           "alloc_fail, io_fail, skip (the next collective is left out), open and gate (value: a "
+           "number; a rank waits at `gate` until another has come to the `open` of the same "
+           "number); places are the regions of "
            "trace.json (train, rollout, checkpoint write, ...). nan: "
            "places loss, grad, weight and generator (its weights, after a sync).");
   keys.add(KEY(fault.crash_at),

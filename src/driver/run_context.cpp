@@ -43,7 +43,7 @@ RunContext::RunContext(const config::Options& options, const comm::Roles& roles,
       walltime_(roles.world.rank() == 0
                     ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes)
                     : job::Walltime(std::nullopt)) {
-  checkpoint::install_faults(options.fault, roles.world.rank());
+  checkpoint::install_faults(options.fault, options.run.dir, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));

@@ -20,23 +20,36 @@ for line in sys.stdin:
     time.sleep(0.01)
     print(json.dumps({"id": request["id"], "reward": float(len(request["response"]) % 3)}), flush=True)
 """
-# Answers of many lengths. Generators are slow enough that reward ranks find a micro-batch between two sequences that end.
+# Answers of many lengths.
 DECK = ["run.iterations=3", "rollout.batch_size=4", "rollout.n_samples_per_prompt=4", "rollout.max_new_tokens=24", "train.batch_size=8", "train.max_epochs=2",
         "algo.advantage.estimator=group_norm", "ckpt.interval=0"]
-WAVES = ["rollout.micro_batch_tokens=24", 'fault.at=["delay:*:generate step:*:8"]']
+SMALL = "rollout.micro_batch_tokens=24"
+
+
+def faults(*texts):
+    return "fault.at=[" + ", ".join(f'"{text}"' for text in texts) + "]"
+
+
+def waiting_generator(models, step=16):
+    """A generator, which is rank 1, has written some of the first answers and goes on when a model of rank `models` has begun with them. What else the
+    ranks do at the same time is left to them: slow steps make it likely that there are more such waves."""
+    return (f"open:{models}:reference log-probs:1:1", f"gate:1:generate step:{step}:1", "delay:*:generate step:*:2")
+
+
 APART = ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-2"]
-# name -> (ranks, overrides, whether models surely find something to do before all is there)
+# name -> (ranks, overrides, the rank whose model surely finds something to do before all is there, or None)
 LAYOUTS = {
-    "2 colocated": (2, [], False),
-    "1+1": (2, ["ranks.trainer=1", "ranks.generator=1"], True),
-    "1+1, reward apart, queues of one": (3, [*APART, "rollout.queue_messages=1"], True),
-    "1+1+2": (4, ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-3"], True),
-    "trainers and generators share a rank": (3, ["ranks.trainer=0-1", "ranks.generator=1-2"], False),
-    "one batch ahead": (3, [*APART, "train.async_depth=1"], True),
-    "more prompts than are learned from": (2, ["ranks.trainer=1", "ranks.generator=1", "rollout.over_sampling=3"], False),
+    "2 colocated": (2, [], None),
+    "1+1": (2, ["ranks.trainer=1", "ranks.generator=1"], 0),
+    "1+1, reward apart, queues of one": (3, [*APART, "rollout.queue_messages=1"], None),
+    "1+1+2": (4, ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-3"], 2),
+    "trainers and generators share a rank": (3, ["ranks.trainer=0-1", "ranks.generator=1-2"], None),
+    "one batch ahead": (3, [*APART, "train.async_depth=1"], 2),
+    "more prompts than are learned from": (2, ["ranks.trainer=1", "ranks.generator=1", "rollout.over_sampling=3"], None),
     "what has something to teach": (2, ["ranks.trainer=1", "ranks.generator=1", "algo.dynamic_filtering_enable=true", "reward.source.0.length_weight=0",
-                                        "algo.dynamic_filtering_range=[0.1, 0.9]"], True),
+                                        "algo.dynamic_filtering_range=[0.1, 0.9]"], 0),
 }
+SLOW = faults("delay:*:generate step:*:4")  # of no matter to the result
 
 
 class Waves(ProgramTest):
@@ -60,49 +73,64 @@ class Waves(ProgramTest):
         self.assertEqual(self.samples(run), self.samples(other))
         self.assertEqual(timeless(self.metrics(run)), timeless(self.metrics(other)))
 
+    def steps_of(self, run, rank):
+        """[(first, last)] of the generate steps of that rank in each rollout phase, counted from 1 over the run, with the phase's iteration."""
+        events = [e for e in json.loads((self.folder / run / "trace.json").read_text())["traceEvents"] if e.get("pid") == rank and "dur" in e]
+        steps = sorted(e["ts"] for e in events if e["name"] == "generate step")
+        phases = sorted((e["ts"], e["ts"] + e["dur"], e["args"]["n"]) for e in events if e["name"] == "rollout")
+        return [(n, sum(ts < begin for ts in steps) + 1, sum(ts < end for ts in steps)) for begin, end, n in phases]
+
     def test_layouts(self):
         for name, (ranks, roles, surely) in LAYOUTS.items():
             with self.subTest(layout=name):
                 run = "".join(c for c in name if c.isalnum())
                 self.run_deck(run, *roles, ranks=ranks)
                 self.assertEqual(self.in_waves(run), 0, "all of it is less than a micro-batch")
-                self.run_deck(f"{run}-waves", *roles, *WAVES, ranks=ranks)
-                if surely:
+                self.run_deck(f"{run}-waves", *roles, SMALL, SLOW if surely is None else faults(*waiting_generator(surely)), ranks=ranks)
+                if surely is not None:
                     self.assertGreater(self.in_waves(f"{run}-waves"), 0)
                 self.assert_equal_runs(f"{run}-waves", run)
 
     def test_partial_rollouts(self):
         """Reward ranks that have nothing else to do score what comes for later iterations; every sequence is learned from once. With train.deterministic
         the numbers are those without."""
-        ahead = ["train.partial_rollout_enable=true", "train.async_depth=2", "generate.max_batch=3"]
-        self.run_deck("ahead", *APART, *ahead, "train.deterministic=true", ranks=3)
-        self.run_deck("ahead-waves", *APART, *ahead, "train.deterministic=true", *WAVES, ranks=3)
+        ahead = ["train.partial_rollout_enable=true", "train.async_depth=2", "generate.max_batch=3", SMALL]
+        self.run_deck("ahead", *APART, *ahead[:-1], "train.deterministic=true", ranks=3)
+        gated = faults(*waiting_generator(2, step=30))
+        self.run_deck("ahead-waves", *APART, *ahead, "train.deterministic=true", gated, ranks=3)
         self.assertGreater(self.in_waves("ahead-waves"), 0)
         self.assert_equal_runs("ahead-waves", "ahead")
         for name, ranks, more in (("two", 4, [*APART[:2], "ranks.reward=2-3"]), ("finished", 3, [*APART, "train.partial_rollout_order=finished"])):
             with self.subTest(name):
-                self.run_deck(name, *ahead, *more, *WAVES, ranks=ranks)
+                self.run_deck(name, *ahead, *more, gated, ranks=ranks)
                 self.assertGreater(self.in_waves(name), 0)
                 ids = sorted(sample["id"] for sample in self.samples(name))
                 self.assertEqual(ids, [i << 40 | p << 20 | s << 8 for i in range(1, 4) for p in range(4) for s in range(4)])
 
     def test_a_long_pass_takes_what_comes(self):
-        """Between its micro-batches a rank looks at its queues and its plugins: neither waits for the end of a pass."""
+        """Between its micro-batches a rank looks at its queues and its plugins: neither waits for the end of a pass. In its first pass the reward rank waits
+        until the generator, which waited for that pass, has sent more."""
         self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
-        fault = 'fault.at=["delay:*:generate step:*:8", "delay:2:log-prob micro-batch:*:40"]'
-        self.run_deck("short", *APART, *WAVES, ranks=3)
-        self.run_deck("long", *APART, WAVES[0], fault, ranks=3)
+        self.run_deck("short", *APART, SMALL, SLOW, ranks=3)
+        gates = faults(*waiting_generator(2, step=12), "gate:2:log-prob micro-batch:1:2", "open:1:generate step:22:2")
+        self.run_deck("long", *APART, SMALL, gates, ranks=3)
         self.assertGreater(self.counts("long")["sequences_received_while_scoring"], 0)
         self.assert_equal_runs("long", "short")
 
     def test_trainers_take_what_comes(self):
         """A rank that trains and scores looks at its queues and its plugins between the micro-batches of its own passes: plugins have something to do in all of an
-        optimizer step. Numbers are those of trainers that do not."""
+        optimizer step. Numbers are those of trainers that do not. The trainer waits inside its first two passes until the generator, which writes for the next
+        iteration meanwhile, has sent more: where that is in its steps, the first run tells."""
         self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
         ahead = ["ranks.trainer=1", "ranks.generator=1", "train.partial_rollout_enable=true", "train.async_depth=1", "train.deterministic=true",
                  "generate.max_batch=3", "algo.kl.init_coef=0", "train.micro_batch_tokens=64", "rollout.micro_batch_tokens=64"]
         self.run_deck("quick", *ahead, ranks=2)
-        self.run_deck("many", *ahead, 'fault.at=["delay:*:generate step:*:8", "delay:0:log-prob micro-batch:*:15", "delay:0:backward:*:40"]', ranks=2)
+        rollouts = self.steps_of("quick", rank=1)
+        first, last = next((first, last) for n, first, last in rollouts if n == 2 and last > first)
+        self.assertGreater(last - first, 20, f"steps of the rollout beside the first optimizer steps: {rollouts}")
+        half = (first + last) // 2
+        gates = faults("gate:0:log-prob micro-batch:1:1", f"open:1:generate step:{half}:1", "gate:0:actor step:1:2", f"open:1:generate step:{last}:2")
+        self.run_deck("many", *ahead, gates, ranks=2)
         self.assert_equal_runs("many", "quick")
         counts = self.counts("many")
         self.assertGreater(counts["sequences_received_while_scoring"], 0, "log-probs of tokens that older weights wrote")
@@ -122,10 +150,10 @@ class Waves(ProgramTest):
     def test_a_stop_between_waves(self):
         """What models have had is had again after the start; the numbers are those of a run that was not stopped."""
         self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
-        self.run_deck("undisturbed", *APART, *WAVES, ranks=3)
-        fault = WAVES[1].replace("]", f', "signal:2:reference log-probs:2:{int(signal.SIGUSR1)}"]')
-        self.run_deck("stopped", *APART, WAVES[0], fault, ranks=3, code=STOPPED)
-        self.run_deck("stopped", *APART, *WAVES, ranks=3)
+        self.run_deck("undisturbed", *APART, SMALL, SLOW, ranks=3)
+        stop = faults(*waiting_generator(2), f"signal:2:reference log-probs:2:{int(signal.SIGUSR1)}")
+        self.run_deck("stopped", *APART, SMALL, stop, ranks=3, code=STOPPED)
+        self.run_deck("stopped", *APART, SMALL, SLOW, ranks=3)
         self.assert_equal_runs("stopped", "undisturbed")
 
 

@@ -2,10 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <new>
+#include <string>
+#include <thread>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_gates.hpp"
 #include "trireme/base/stopwatch.hpp"
 
 namespace trireme::base {
@@ -53,6 +60,30 @@ TEST_F(FaultPoint, OneCollectiveIsLeftOut) {
   fault_point("train");
   EXPECT_TRUE(skip_wanted());
   EXPECT_FALSE(skip_wanted());
+}
+
+// The other end of a gate is another process as a rule; here it is another thread.
+TEST_F(FaultPoint, AGateHoldsUntilItIsOpened) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("trireme-gates-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  set_gate_folder(folder);
+  install_faults({{"gate", "train", 2, 1}, {"open", "rollout", 1, 1}, {"gate", "sync", 1, 1}});
+  fault_point("train");  // not this pass
+  std::atomic<bool> opened{false}, passed_in_time{false};
+  std::thread waiter([&] {
+    fault_point("train");
+    passed_in_time = opened.load();
+  });
+  opened = true;
+  fault_point("rollout");
+  waiter.join();
+  fault_point("sync");  // it stays open
+  EXPECT_TRUE(passed_in_time);
+  EXPECT_TRUE(std::filesystem::exists(folder / ".gate-1"));
+  std::filesystem::remove_all(folder);
+  EXPECT_THROW(open_gate(2), UserError);
+  set_gate_folder(".");
 }
 
 TEST_F(FaultPoint, EndsTheProcess) {

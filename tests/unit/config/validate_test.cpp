@@ -391,6 +391,9 @@ TEST(Validate, Faults) {
   EXPECT_EQ(delay.pass, 3);
   EXPECT_EQ(delay.place, "checkpoint write");
   EXPECT_EQ(delay.value, 1500);
+  EXPECT_EQ(parse_fault("gate:1:generate step:16:2").value, 2);
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"open:1:train:2"}; }),
+              HasSubstr("open:rank:place:pass:gate"));
   EXPECT_EQ(parse_fault("hang:0:train:*").pass, 0);
   EXPECT_FALSE(parse_fault("hang:0:train:*").is_for(1));
   EXPECT_EQ(parse_fault_io("fsync:3:5")->call, 3);
