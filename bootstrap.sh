@@ -4,7 +4,9 @@
 #   ./bootstrap.sh deps     packages, LibTorch
 #   ./bootstrap.sh build    deps, then build/release/trireme
 #   ./bootstrap.sh demo     build, fetch SmolLM2-135M-Instruct, train it by PPO on sums with one MPI job of two ranks
-#   ./bootstrap.sh test     build with the tests, run all of them that need no GPU
+#   ./bootstrap.sh test     build with the tests, run the first ring: every module and subcommand, in 20 minutes on two cores
+#   ./bootstrap.sh test all     every test that needs no GPU: also sanitizers, fuzzing, cross build, the scoreboard of faults
+#   ./bootstrap.sh test quarter N   the first ring and one quarter (0 to 3) of the rest
 #   ./bootstrap.sh test-build  all that `test` does before it runs them
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
 #   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
@@ -12,7 +14,7 @@
 #   ./bootstrap.sh help     this text
 #
 # Everything after `demo` goes to the program: ./bootstrap.sh demo run.seed=7 run.iterations=40
-# Everything after `test` goes to ctest:       ./bootstrap.sh test -L unit
+# Options after `test` go to ctest:            ./bootstrap.sh test -L unit
 #
 #   TRIREME_NO_INSTALL=1     install nothing: check, and name what is missing (machines with modules, no root, no network)
 #   TRIREME_TORCH_ROOT=DIR   a LibTorch of your own (the folder with include/ and lib/)
@@ -70,19 +72,24 @@ readonly packages=(
   "libbenchmark-dev       kernel benchmarks"
 )
 
-# For tests that are skipped without: label `slurm` starts a Slurm of its own and ends it, label `style` reads the scripts, label `cross`
-# builds for another processor.
-readonly test_packages=(
+# For tests that are skipped without: label `slurm` starts a Slurm of its own and ends it, label `style` reads the scripts.
+# shellcheck disable=SC2034  # install_test_packages names them
+readonly first_packages=(
   "munge                  signs the messages between Slurm's daemons"
   "slurm-client           sbatch, srun, scancel"
   "slurmctld              Slurm's controller"
   "slurmd                 Slurm's daemon of a node"
   "shellcheck             the batch scripts' linter"
   "clang-format           the C++ files' format"
+)
+# Of the second ring: another processor.
+# shellcheck disable=SC2034
+readonly cross_packages=(
   "g++-aarch64-linux-gnu  label cross: the kernels for ARM"
   "qemu-user-static       and runs them"
 )
 # By themselves: older releases than Debian 12 have no such name for the second.
+# shellcheck disable=SC2034
 readonly fuzz_packages=(
   "clang                  label fuzz: libFuzzer"
   "libclang-rt-dev        its run-time libraries, ASan and UBSan"
@@ -91,6 +98,7 @@ readonly fuzz_packages=(
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 # Both name the line that calls them; their texts name the command that failed.
 warn() { printf 'bootstrap.sh: line %s: %s\n' "${BASH_LINENO[0]}" "$*" >&2; }
+fail_with() { printf 'bootstrap.sh: line %s: %s\n' "${BASH_LINENO[0]}" "$2" >&2; exit "$1"; }
 fail() { printf 'bootstrap.sh: line %s: %s\n' "${BASH_LINENO[0]}" "$*" >&2; exit 1; }
 no_install() { [ "${TRIREME_NO_INSTALL:-0}" = 1 ]; }
 
@@ -170,13 +178,13 @@ install_system() {
   printf '3.25\n%s\n' "$version" | sort -V -C || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
 }
 
-# Nothing here is fatal: who cannot install them still runs all other tests.
+# Nothing here is fatal: who cannot install them still runs all other tests. The argument: what they are for.
 install_test_packages() {
+  local -n list=$1_packages
   if ! no_install && command -v apt-get >/dev/null; then
-    (install_packages "${test_packages[@]}") || say "apt failed: tests of label slurm will be skipped"
-    (install_packages "${fuzz_packages[@]}") || say "apt failed: tests of label fuzz will be skipped"
+    (install_packages "${list[@]}") || say "apt failed: tests that need what is missing will be skipped"
   else
-    PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || say "no slurmctld here: tests of label slurm will be skipped"
+    say "test packages are not installed here: tests that need what is missing will be skipped"
   fi
 }
 
@@ -347,20 +355,29 @@ matching_python() {
   return 1
 }
 
+# Whether the environment's interpreter starts, is of the wheel's version, and has a pip: one whose Python is gone or was upgraded cannot be mended.
+usable_environment() {
+  [ "$("$venv/bin/python" -c 'import pip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = \
+    "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ]
+}
+
 # Tests of label `interop` skip with a reason where this did not work out, so nothing here is fatal.
 install_interop() {
-  local base
+  local base without="tests of label interop will be skipped"
   if [ -x "$venv/bin/python" ] && "$venv/bin/python" tests/interop/environment.py check >/dev/null 2>&1; then
     say "comparison environment: $venv"
     return
   fi
-  no_install && { say "no comparison environment in $venv: tests of label interop will be skipped"; return; }
-  base=$(matching_python) || { say "no Python fits the torch wheel in $wheels: tests of label interop will be skipped"; return; }
-  say "making $venv (transformers, tokenizers, safetensors: what the results are compared with)"
-  "$base" -m venv "$venv" || { say "python3 -m venv failed: tests of label interop will be skipped"; return; }
+  no_install && { say "no comparison environment in $venv: $without"; return; }
+  base=$(matching_python) || { say "no Python fits the torch wheel in $wheels: $without"; return; }
+  if ! usable_environment "$base"; then
+    say "making $venv (transformers, tokenizers, safetensors: what the results are compared with)"
+    rm -rf "$venv"
+    "$base" -m venv "$venv" || { say "\"$base -m venv $venv\" failed: $without"; return; }
+  fi
   retry "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tests/interop/requirements.lock ||
-    { say "pip failed: tests of label interop will be skipped"; return; }
-  "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: tests of label interop will be skipped"
+    { say "pip failed: $without"; return; }
+  "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: $without"
 }
 
 # Peers that only perf/run asks for; compiled for this machine's processor.
@@ -406,25 +423,61 @@ demo() {
   "${launch[@]}" "$program" ppo inputs/tutorial/arithmetic.toml "run.dir=$folder" "model.path=$model" "$@"
 }
 
-# The arguments are those of ctest.
+# Sets `ring`: first, all, quarter, or ctest when the arguments are ctest's own.
+choose_ring() {
+  case ${1:-} in
+    "") ring=first ;;
+    all) ring=all ;;
+    quarter)
+      [[ ${2:-} =~ ^[0-3]$ ]] || fail "quarter '${2:-}' is not there: ./bootstrap.sh test quarter 0, 1, 2 or 3"
+      ring=quarter ;;
+    -*) ring=ctest ;;
+    *) fail "unknown ring '$1': ./bootstrap.sh test, test all, test quarter N, or test with options of ctest (-L unit)" ;;
+  esac
+}
+
+# The toolkit's part of the second ring links libraries that a plain toolkit lacks.
+install_gpu_wheels() {
+  local wanted=()
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
+  mapfile -t wanted < <(TRIREME_GPU=1 gpu_wheels)
+  [ ${#wanted[@]} -gt 0 ] || return 0
+  if no_install || [ -n "${TRIREME_TORCH_ROOT:-}" ] || ! add_nvidia_wheels "${wanted[@]}"; then
+    say "${wanted[*]} are missing: the test of the GPU variant's build will be skipped"
+  fi
+}
+
+# The arguments are those of run_tests.
 prepare_tests() {
+  local ring
+  choose_ring "$@"
   build -DTRIREME_TESTS=ON
   compile
-  case "${*:--L slurm}" in *slurm* | *style* | *cross* | *fuzz*) install_test_packages ;; esac
-  if [ $# -eq 0 ]; then
+  [ "$ring" = ctest ] || install_test_packages first
+  case $ring in all | quarter) install_test_packages cross; install_test_packages fuzz; install_gpu_wheels ;; esac
+  if [ "$ring" != ctest ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"
   fi
 }
 
+# ctest's selection of a ring: labels quarter0 to quarter3 are the second ring's, gpu what needs a GPU.
 run_tests() {
+  local ring cores code=0 file=build/release/tests/last_run.xml
+  choose_ring "$@"
   prepare_tests "$@"
-  [ $# -gt 0 ] || set -- -LE 'gpu|isa_full'
-  say "running the tests"
+  case $ring in
+    first) set -- -LE '^gpu$|^quarter' ;;
+    all) set -- -LE '^gpu$' ;;
+    quarter) set -- -LE "^gpu\$|^quarter[^$2]" ;;
+  esac
+  say "running the tests: ctest $*"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-  local cores
   cores=$(nproc)  # twice as many ranks: tests wait for launchers, schedulers and deadlines for more than half of their time
-  ctest --test-dir build/release --parallel "$((2 * cores))" --output-on-failure --no-tests=error "$@"
+  ctest --test-dir build/release --parallel "$((2 * cores))" --output-on-failure --no-tests=error --output-junit tests/last_run.xml \
+    --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || code=$?
+  [ ! -e "$file" ] || "$python" tests/rings/report.py build/release || warn "tests/rings/report.py build/release failed"
+  [ "$code" = 0 ] || fail_with "$code" "\"ctest $*\" ended with code $code"
 }
 
 command=${1:-help}

@@ -85,6 +85,19 @@ function(trireme_module NAME)
   endif()
 endfunction()
 
+# trireme_gpu_library(NAME WHEN SOURCES...): a static library of the GPU variant, made where the variable WHEN is on. Its sources are known to
+# the checks in every build (trireme_left_out: those of libraries that this build has not).
+function(trireme_gpu_library NAME WHEN)
+  if(${WHEN})
+    add_library(${NAME} STATIC ${ARGN})
+    target_include_directories(${NAME} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    return()
+  endif()
+  file(RELATIVE_PATH _folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  list(TRANSFORM ARGN PREPEND ${_folder}/)
+  set_property(GLOBAL APPEND PROPERTY trireme_left_out ${ARGN})
+endfunction()
+
 # The lean LibTorch header set, precompiled once and reused by every target that sees tensors.
 function(trireme_torch_headers TARGET)
   if(NOT TARGET trireme_torch_pch)

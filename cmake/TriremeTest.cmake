@@ -55,7 +55,7 @@ function(trireme_add_test NAME)
 endfunction()
 
 # trireme_register_under_isa(NAME NP LABEL COMMAND...): the command under TRIREME_ISA=avx2 and portable, as tests NAME/avx2 and
-# NAME/portable. LABEL is isa, or isa_full for what ./bootstrap.sh test leaves out.
+# NAME/portable of the second ring. LABEL is isa, or isa_full for whole programs.
 function(trireme_register_under_isa NAME NP LABEL)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     return()  # one instruction set only
@@ -63,13 +63,46 @@ function(trireme_register_under_isa NAME NP LABEL)
   foreach(_isa avx2 portable)
     trireme_register_test(${NAME}/${_isa} ${NP} ${LABEL} ${ARGN})
     set_property(TEST ${NAME}/${_isa} APPEND PROPERTY ENVIRONMENT TRIREME_ISA=${_isa})
+    trireme_second_ring(15 ${NAME}/${_isa})
   endforeach()
 endfunction()
 
 # trireme_register_test(NAME NP LABELS COMMAND...): a ctest with this project's environment. Exit code 125 means skipped.
 # GTEST_FILTER leaves the cases that need a published model to tests/interop, which names them on the command line.
 function(trireme_register_test NAME NP LABELS)
-  add_test(NAME ${NAME} COMMAND ${ARGN})
+  add_test(NAME ${NAME} COMMAND ${PROJECT_SOURCE_DIR}/tests/rings/timed.sh ${ARGN})
   set_tests_properties(${NAME} PROPERTIES PROCESSORS ${NP} LABELS "${LABELS};np${NP}" TIMEOUT ${TRIREME_TEST_TIMEOUT}
     SKIP_RETURN_CODE 125 ENVIRONMENT "${TRIREME_TEST_ENVIRONMENT}")
+endfunction()
+
+# trireme_second_ring(COST NAMES...): these tests are not part of ./bootstrap.sh test, which is every test that is not named here, but of one
+# quarter of the rest (label quarter0 ... quarter3). COST: seconds of wall time of each, roughly, by which the quarters are made
+# equal (docs/dev/testing.md has the measured ones).
+function(trireme_second_ring COST)
+  foreach(_name ${ARGN})
+    get_property(_sums GLOBAL PROPERTY trireme_quarters)
+    if(NOT _sums)
+      set(_sums 0 0 0 0)
+    endif()
+    set(_least 0)
+    foreach(_quarter 1 2 3)
+      list(GET _sums ${_quarter} _sum)
+      list(GET _sums ${_least} _smallest)
+      if(_sum LESS _smallest)
+        set(_least ${_quarter})
+      endif()
+    endforeach()
+    list(GET _sums ${_least} _sum)
+    math(EXPR _sum "${_sum} + ${COST}")
+    list(REMOVE_AT _sums ${_least})
+    list(INSERT _sums ${_least} ${_sum})
+    set_property(GLOBAL PROPERTY trireme_quarters ${_sums})
+    set_property(TEST ${_name} APPEND PROPERTY LABELS quarter${_least})
+    set_property(TEST ${_name} PROPERTY COST ${COST})
+  endforeach()
+endfunction()
+
+# trireme_not_here(NAME REASON): the report at the end of a run names tests that this configuration has not.
+function(trireme_not_here NAME REASON)
+  set_property(GLOBAL APPEND_STRING PROPERTY trireme_not_here "${NAME}|${REASON}\n")
 endfunction()

@@ -20,8 +20,8 @@ ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["TRIREME_SO
 # Each command fails when STUB_FAIL names it. python3 stands in for `-m pip install ... --target FOLDER PACKAGES...`.
 STUBS = {
     "id": '[ "$1" = -u ] && echo 0',
-    "dpkg-query": '[ "${!#}" = "${STUB_MISSING:-}" ] || echo installed',
-    "apt-get": 'case "$STUB_FAIL" in apt-get) exit 100;; esac',
+    "dpkg-query": '[ -n "${STUB_MISSING_ALL:-}" ] || [ "${!#}" = "${STUB_MISSING:-}" ] || echo installed',
+    "apt-get": 'case "$STUB_FAIL" in apt-get) exit 100;; esac; printf "%s\\n" "$@" >>"$STUB_DIR/installed"',
     "sleep": "",
     "cmake": """
 case "$1" in
@@ -37,7 +37,16 @@ case "$1" in --version) echo "mpirun (Open MPI) 4.1.4"; exit;; esac
 while [ "$1" != build/release/trireme ]; do shift; done
 exec "$@" """,
     "ctest": 'echo "ctest $*"; [ "$STUB_FAIL" != ctest ] || exit 8',
+    # The version of the environment's Python is STUB_VENV's, that of the others 3.11.
     "python3": """
+case "$1 ${2:-}" in
+  "-c "*pip*) [ "${STUB_VENV:-}" != fails ] || exit 1; echo "${STUB_VENV:-3.11}"; exit ;;
+  "-c "*) echo 3.11; exit ;;
+  "tests/interop/environment.py check") exit 1 ;;
+  "tests/"*) exit ;;
+  "-m venv") [ "$STUB_FAIL" != venv ] || exit 1; mkdir -p "$3/bin"; ln -s "$STUB_DIR/bin/python3" "$3/bin/python"; exit ;;
+esac
+case " $* " in *" -r tests/interop/requirements.lock "*) exit ;; esac
 [ "$STUB_FAIL" != pip ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
 case " $* " in *" --require-hashes --only-binary :all: "*) ;; *) echo "a wheel without a digest" >&2; exit 1;; esac
 while [ $# -gt 0 ]; do case $1 in --target) target=$2; shift;; -r) list=$2; shift;; esac; shift; done
@@ -46,7 +55,9 @@ mapfile -t packages < <(grep -o "^[a-z0-9-]*==[0-9.]*" "$list")
 for package in "${packages[@]}"; do
   echo "$package" >>"$STUB_DIR/fetched"
   case $package in
-    torch==*) mkdir -p "$target/torch"; echo "__version__ = '${package#torch==}+cu130'" >"$target/torch/version.py" ;;
+    torch==*) mkdir -p "$target/torch" "$target/${package/==/-}.dist-info"
+      echo "Tag: cp311-cp311-manylinux" >"$target/${package/==/-}.dist-info/WHEEL"
+      echo "__version__ = '${package#torch==}+cu130'" >"$target/torch/version.py" ;;
     nvidia-*) mkdir -p "$target/nvidia/cu13/lib"; touch "$target/nvidia/cu13/lib/"{libcudart.so.13,libcupti.so.13} ;;
     llm-*) [ "$STUB_FAIL" = gguf ] || { mkdir -p "$target/model"; echo GGUF >"$target/model/model.gguf"; } ;;
   esac
@@ -122,9 +133,53 @@ class Bootstrap(unittest.TestCase):
         done = self.machine.run("test", "-L", "unit")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertRegex(done.stdout, r"ctest --test-dir build/release .* -L unit")
+        self.assertNotIn("clang-format", self.installed(), "what only other tests need")
         built = self.machine.run("test-build", "-L", "unit")
         self.assertEqual(built.returncode, 0, built.stdout)
         self.assertNotIn("ctest", built.stdout)
+
+    def installed(self):
+        log = self.machine.folder / "installed"
+        return log.read_text().split() if log.exists() else []
+
+    def test_rings(self):
+        """What ctest is asked for, and what is installed for it."""
+        for words, selection, cross in (((), r"-LE \^gpu\$\|\^quarter$", False), (("all",), r"-LE \^gpu\$$", True),
+                                        (("quarter", "2"), r"-LE \^gpu\$\|\^quarter\[\^2\]$", True)):
+            with self.subTest(words=words):
+                (self.machine.folder / "installed").unlink(missing_ok=True)
+                done = self.machine.run("test", *words, STUB_MISSING_ALL="1")
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertRegex(done.stdout, r"(?m)^ctest --test-dir build/release .* " + selection)
+                self.assertIn("shellcheck", self.installed())
+                self.assertEqual("qemu-user-static" in self.installed(), cross)
+        self.refused("quarter '4' is not there", "test", "quarter", "4")
+        self.refused("quarter '' is not there", "test", "quarter")
+        self.refused("unknown ring 'al'", "test", "al")
+
+    def test_an_environment_whose_python_is_gone_is_made_again(self):
+        """Also one of another version, and one without pip; a good one stays."""
+        venv = self.machine.folder / "home/.cache/trireme/venv"
+        python = venv / "bin/python"
+        for what, made in (("dangling", True), ("other version", True), ("without pip", True), ("good", False)):
+            with self.subTest(what):
+                shutil.rmtree(venv, ignore_errors=True)
+                python.parent.mkdir(parents=True)
+                (venv / "of-before").touch()
+                if what == "dangling":
+                    python.symlink_to("/nowhere/python3.9")
+                else:
+                    Machine.executable(python, f"#!/bin/bash\nexec {self.machine.folder}/bin/python3 \"$@\"\n")
+                done = self.machine.run("test", STUB_VENV={"other version": "3.9", "without pip": "fails"}.get(what, "3.11"))
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertEqual((venv / "of-before").exists(), not made, done.stdout)
+                self.assertTrue(os.access(python, os.X_OK), done.stdout)
+                self.assertNotIn("will be skipped", done.stdout)
+
+    def test_an_environment_that_cannot_be_made(self):
+        done = self.machine.run("test", STUB_FAIL="venv")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r'"python3 -m venv .*/venv" failed: tests of label interop will be skipped')
 
     def test_an_empty_home_variable(self):
         done = self.machine.run("demo", HOME="", XDG_CACHE_HOME=str(self.machine.folder / "cache"))

@@ -5,7 +5,8 @@ functions that none of them refers to, so that one is found whose name another c
 the reason: of the first kind by their name, of the second as Class::name or module::name.
 
     check_unwired.py ROOT                   check the tree at ROOT
-    check_unwired.py ROOT LIBRARY...        check what the program is linked from
+    check_unwired.py ROOT LIBRARY... [--left-out SOURCE...]
+                                            check what the program is linked from; SOURCES are the program's too, but not part of this build
     check_unwired.py --self-test COMPILER   made-up trees with and without a caller
 """
 
@@ -88,13 +89,12 @@ def defined(path):
             yield match[1]
 
 
-def called_by_name(root, module, name, everything):
-    """Whether the module calls it without an object in front: such a call may be inlined where it stands, and leave no reference. Where not
-    `everything` was compiled, files of the GPU variant count as callers too."""
+def called_by_name(root, module, name, left_out):
+    """Whether the module calls it without an object in front: such a call may be inlined where it stands, and leave no reference. Sources that
+    this build leaves out (`left_out`: those of the GPU variant) count as callers in any form, since they have no library to ask."""
     files = [path for area in ("src", "include/trireme") for path in sorted((root / area / module).rglob("*")) if path.suffix in CODE]
-    gpu = [path for path in sorted((root / "src").rglob("*")) if re.search(r"cuda|nccl|gpu|\.cu$", path.name) and path.suffix in CODE]
-    for path in files + ([] if everything else gpu):
-        call = re.compile(rf"\b{name}\s*\(" if path in gpu else rf"(?<![\w.>]){name}\s*\(")
+    for path in files + left_out:
+        call = re.compile(rf"\b{name}\s*\(" if path in left_out else rf"(?<![\w.>]){name}\s*\(")
         for line in code_of(path):
             if line[:1] not in (" ", "\t"):
                 line = line.partition("{")[2]  # without the head of a definition
@@ -105,10 +105,10 @@ def called_by_name(root, module, name, everything):
     return False
 
 
-def unreferenced(root, libraries):
+def unreferenced(root, libraries, left_out=()):
     """Class::name or module::name -> the library, of public functions that no library refers to; and of those that are called by name alone."""
     names, referred, found, named = declared(root), set(), {}, {}
-    everything = any("_cuda" in pathlib.Path(library).name for library in libraries)
+    left_out = [root / path for path in left_out]
     for library in libraries:
         referred.update(referred_to(library))
     for library in libraries:
@@ -118,13 +118,13 @@ def unreferenced(root, libraries):
             if not match or "(anonymous" in symbol or match[3] == match[2] or match[3] not in names:  # constructors have two symbols each
                 continue
             module, owner, name = match.groups()
-            kind = named if called_by_name(root, module, name, everything) else found
+            kind = named if called_by_name(root, module, name, left_out) else found
             kind[f"{owner or module}::{name}"] = pathlib.Path(library).name
     return found, named
 
 
-def check_libraries(root, libraries, allowed):
-    found, named = unreferenced(root, libraries)
+def check_libraries(root, libraries, allowed, left_out=()):
+    found, named = unreferenced(root, libraries, left_out)
     allowed = {name: reason for name, reason in allowed.items() if "::" in name}
     problems = [f"{library}: {name}() is called by nothing but tests: let the program use it, make it private, or delete it with its tests"
                 for name, library in found.items() if name not in allowed]
@@ -203,6 +203,7 @@ struct Second {
 };
 int inlined(int x);
 int called();
+int on_devices();
 }
 """
 
@@ -217,6 +218,11 @@ int First::size() const { return 1; }
 int Second::size() const { return 2; }
 int inlined(int x) { return x + 4; }
 int called() { return inlined(5); }
+int on_devices() { return 6; }
+}
+""", "src/b/device_waits.cpp": """#include "trireme/a/a.hpp"
+namespace trireme::b {
+int wait() { return a::on_devices(); }
 }
 """, "src/b/b.cpp": """#include "trireme/a/a.hpp"
 int main() { return trireme::a::First().size() + trireme::a::called(); }
@@ -225,12 +231,14 @@ int main() { return trireme::a::First().size() + trireme::a::called(); }
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(content)
         objects = []
-        for name in sources:
+        for name in ("src/a/a.cpp", "src/b/b.cpp"):
             objects.append(str(root / name) + ".o")
             subprocess.run([compiler, "-std=c++20", "-O2", f"-I{root / 'include'}", "-c", root / name, "-o", objects[-1]], check=True)
         found = set(unreferenced(root, objects)[0])
-        rows = check_libraries(root, objects, {"Second::size": "why", "gone::gone": "why"})
-    failures = [] if found == {"Second::size"} else [f"of two classes: found {found}"]
+        beside = set(unreferenced(root, objects, ["src/b/device_waits.cpp"])[0])
+        rows = check_libraries(root, objects, {"Second::size": "why", "a::on_devices": "why", "gone::gone": "why"})
+    failures = [] if found == {"Second::size", "a::on_devices"} else [f"of two classes: found {found}"]
+    failures += [] if beside == {"Second::size"} else [f"with a caller that is not built: found {beside}"]
     return failures + ([] if len(rows) == 1 and "gone::gone" in rows[0] else [f"of two classes: reported {rows}"])
 
 
@@ -240,8 +248,10 @@ def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     root, allowed = pathlib.Path(sys.argv[1]).resolve(), json.loads((HERE / "unwired.json").read_text())
-    libraries = [path for part in sys.argv[2:] for path in part.split(";")]  # as CMake writes the objects of a target
-    problems = check_libraries(root, libraries, allowed) if libraries else check(root, allowed)
+    arguments = [path for part in sys.argv[2:] for path in part.split(";")]  # as CMake writes the objects of a target
+    end = arguments.index("--left-out") if "--left-out" in arguments else len(arguments)
+    libraries, left_out = arguments[:end], arguments[end + 1:]
+    problems = check_libraries(root, libraries, allowed, left_out) if libraries else check(root, allowed)
     print("\n".join(problems + [f"{len(problems)} problems"]))
     return 1 if problems else 0
 
