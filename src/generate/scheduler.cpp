@@ -379,32 +379,4 @@ Result Scheduler::retire(Sequence* sequence) {
   return result;
 }
 
-void Scheduler::preempt_all() {
-  while (!running_.empty()) preempt(running_.size() - 1);
-  forget_shared();
-}
-
-void Scheduler::preempt_prompts() {
-  for (size_t i = running_.size(); i-- > 0;) {
-    Sequence& s = *running_[i];
-    if (s.decoding()) {
-      s.old_keys = true;
-      counters_.old_tokens += s.computed;
-    } else {
-      preempt(i);
-    }
-  }
-  forget_shared();
-}
-
-void Scheduler::forget_shared() {
-  while (drop_one_group()) {}
-  pool_.forget_contents();
-  groups_.clear();
-  for (const auto& sequence : waiting_) {
-    sequence->group.reset();
-    if (options_.sample_sharing && sequence->result.output_ids.empty()) begin_group(*sequence);
-  }
-}
-
 }  // namespace trireme::generate
