@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pbs/ppo_70b.pbs as it is shipped, on stand-ins of PBS, with the real program: it stops before the walltime and goes on in
+"""pbs/trireme.pbs as it is shipped, on stand-ins of PBS, with the real program: it stops before the walltime and goes on in
 its successor, ends for good at qdel, comes back after a dead rank, survives qrerun's overlap, and runs in chains and arrays.
 """
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integratio
 from trireme_run import BINARY_DIR, PROGRAM, ROOT, ProgramTest, child_environment, lines_in, main, read_lines  # noqa: E402,F401
 
 HERE = pathlib.Path(__file__).resolve().parent
-SCRIPT = "pbs/ppo_70b.pbs"
+SCRIPT = "pbs/trireme.pbs"
 PATIENCE = 300  # seconds for what takes two on an idle machine
 
 # In the folder given: `hold-3` holds iteration 3 as long as it exists; `signal-3` has the number of a signal for one rank,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What pbs/ppo_70b.pbs itself decides, with a shell script in place of the program: which exit codes come back, what is
+"""What pbs/trireme.pbs itself decides, with a shell script in place of the program: which exit codes come back, what is
 launched under which MPI, which GPU and network card each rank gets, and what it says of wrong settings. Standard library only.
 """
 
@@ -216,6 +216,18 @@ class Script(StandInTest):
                        "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": str(self.folder / "run"), "TRIREME_GPUS_PER_NODE": "8"}
         return subprocess.run(["bash", str(ROOT / SCRIPT)], cwd=self.folder, env=environment | settings, text=True, capture_output=True,
                               check=False)
+
+    def test_other_subcommands(self):
+        self.install()
+        for command, key in (("sft", "data.dataset"), ("ppo", "data.prompt_dataset")):
+            texts = self.folder / "texts.jsonl"
+            texts.touch()
+            output = self.dry_run(TRIREME_COMMAND=command, TRIREME_PROMPTS=str(texts), TRIREME_OVERRIDES="run.name=a b run.seed=3").stdout
+            self.assertRegex(output, rf"trireme {command} \S*inputs/deck.toml run.dir=\S+ {key}=")
+            self.assertIn("run.name=a\\ b run.seed=3", output)
+        self.assertIn("name the deck of TRIREME_COMMAND=rm", self.dry_run(TRIREME_COMMAND="rm", TRIREME_DECK="").stderr)
+        self.assertRegex(self.dry_run(TRIREME_COMMAND="selftest", TRIREME_DECK="", TRIREME_OVERRIDES="--json out.json").stdout,
+                         r"trireme selftest --json out.json\n$")
 
     def test_dry_run(self):
         """Without a job: the launch line, and the program's own check of the deck with its exit code. Nothing is written."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""slurm/ppo_70b.sh as it is shipped, on a real Slurm of fake nodes, with the real program on a tiny deck: whatever ends a job, the
+"""slurm/trireme.sh as it is shipped, on a real Slurm of fake nodes, with the real program on a tiny deck: whatever ends a job, the
 run goes on where it was saved last and ends with the weights of a run that nobody disturbed.
 
 Jobs are held inside an iteration by gate.py until what is tested has happened, so nothing depends on how fast the machine is.

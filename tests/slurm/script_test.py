@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-SCRIPT = pathlib.Path(sys.argv[1]).resolve() / "slurm" / "ppo_70b.sh"
+SCRIPT = pathlib.Path(sys.argv[1]).resolve() / "slurm" / "trireme.sh"
 
 STUBS = {
     "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\n'
@@ -33,7 +33,7 @@ STUBS = {
 # Makes checkpoints, then ends with $STUB_RC; with STUB_WAIT it first waits for USR1 as the real program does.
 PROGRAM = """#!/bin/bash
 case "$*" in *--dry-run*) echo "roles: trainer=0-3"; exit "${STUB_RC:-0}";; esac
-echo "$@" >"$STUB_DIR/arguments"; env >"$STUB_DIR/environment"
+echo "$@" >"$STUB_DIR/arguments"; printf '%s\\n' "$@" >"$STUB_DIR/argument_lines"; env >"$STUB_DIR/environment"
 for a in "$@"; do case $a in run.dir=*) dir=${a#run.dir=};; esac; done
 [ -z "${STUB_WAIT:-}" ] || STUB_WAIT='' exec "$STUB_DIR/bin/waiter" "$0" "$@"
 [ -z "${STUB_STOP:-}" ] || touch "$dir/$STUB_STOP"
@@ -168,6 +168,10 @@ CASES = [
     ({"STUB_HANGS": "1", "STUB_RC": "75", "STUB_VERDICT": "75", "STUB_STEP": "000007", "TRIREME_LAUNCHER_GRACE": "2"}, [], 75, True, "the program 75: 75 counts"),
     ({"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
     ({"TRIREME_MAX_RETRIES": "many"}, [], 78, False, "TRIREME_MAX_RETRIES=many is not a number"),
+    # other subcommands
+    ({"TRIREME_COMMAND": "sft", "STUB_RC": "75", "STUB_STEP": "000007"}, [], 75, True, "before the walltime"),
+    ({"TRIREME_COMMAND": "rm", "TRIREME_DECK": ""}, [], 78, False, "name the deck of TRIREME_COMMAND=rm"),
+    ({"TRIREME_COMMAND": "dpo", "TRIREME_REWARD_MODEL": "/"}, [], 78, False, "TRIREME_REWARD_MODEL is for TRIREME_COMMAND=ppo, not dpo"),
 ]
 
 
@@ -236,6 +240,42 @@ def launch_line():
             yield f"an array task is requeued by its own name: {job.came_back}"
 
 
+# Overrides, and what the program gets of them behind its own arguments.
+OVERRIDES = [
+    ({"TRIREME_OVERRIDES": 'reward.source.0.command=["python3", "my reward.py"]  run.seed=7 '},
+     ['reward.source.0.command=["python3", "my reward.py"]', "run.seed=7"]),
+    ({"TRIREME_OVERRIDES": "data.system_prompt=Answer in one  word.\nrun.seed=7", "TRIREME_SWEEP": "actor.adam.lr=1e-6 run.name=a b|run.seed=1"},
+     ["data.system_prompt=Answer in one  word.", "run.seed=7", "actor.adam.lr=1e-6", "run.name=a b"]),
+    ({"TRIREME_OVERRIDES": "run.device=cpu ckpt.interval=1", "TRIREME_GPUS_PER_NODE": "4", "SLURM_LOCALID": "0"}, ["run.device=cpu", "ckpt.interval=1"]),
+    ({"TRIREME_OVERRIDES": "nonsense run.seed=7"}, ["nonsense", "run.seed=7"]),
+]
+
+
+def subcommands():
+    for command, key in (("ppo", "data.prompt_dataset"), ("sft", "data.dataset"), ("rm", "data.dataset"), ("dpo", "data.dataset")):
+        with tempfile.TemporaryDirectory() as folder:
+            prompts = pathlib.Path(folder) / "texts.jsonl"
+            prompts.touch()
+            job = Job(folder, {"TRIREME_COMMAND": command, "TRIREME_PROMPTS": str(prompts)})
+            lines = job.text("argument_lines").splitlines()
+            if lines[:2] != [command, f"{folder}/home/inputs/deck.toml"] or f'{key}=["{prompts}"]' not in lines:
+                yield f"{command}: {lines}\n{job.output}"
+    for settings, expected in OVERRIDES:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, settings)
+            lines = job.text("argument_lines").splitlines()
+            if lines[-len(expected):] != expected:
+                yield f"{settings}: {lines}\n{job.output}"
+    with tempfile.TemporaryDirectory() as folder:  # neither deck nor run folder are its arguments
+        job = Job(folder, {"TRIREME_COMMAND": "selftest", "TRIREME_DECK": "", "TRIREME_OVERRIDES": "--json out.json"})
+        if job.text("argument_lines").splitlines() != ["selftest", "--json", "out.json"]:
+            yield f"selftest: {job.text('argument_lines')}\n{job.output}"
+    for old, new in (("slurm/ppo_70b.sh", "slurm/trireme.sh"), ("pbs/ppo_70b.pbs", "pbs/trireme.pbs")):
+        root = SCRIPT.parents[1]
+        if (root / old).read_text() != (root / new).read_text():
+            yield f"{old} is not {new}"
+
+
 def dry_run():
     expected = {
         "": "launch: srun --kill-on-bad-exit=1 --mpi=pmix --cpus-per-task=6 --cpu-bind=cores",
@@ -257,7 +297,7 @@ def dry_run():
 
 def main():
     os.umask(0o022)
-    problems = [*behaviour(), *places(), *requested(), *launch_line(), *dry_run()]
+    problems = [*behaviour(), *places(), *requested(), *launch_line(), *subcommands(), *dry_run()]
     print("\n".join(problems + [f"{len(CASES) + len(PLACES) + 9} cases, {len(problems)} problems"]))
     return 1 if problems else 0
 

@@ -19,7 +19,7 @@ from one_box_slurm import OneBoxSlurm, missing_programs  # noqa: E402
 import trireme_run  # noqa: E402
 from trireme_run import PROGRAM, ROOT, ProgramTest, read_lines, read_safetensors, timeless  # noqa: E402
 
-SCRIPT = ROOT / "slurm" / "ppo_70b.sh"
+SCRIPT = ROOT / "slurm" / "trireme.sh"
 ITERATIONS = 4
 KILL_WAIT = 45  # seconds between Slurm's TERM and KILL
 AT_ONCE = 6  # cases; with all of them a job's last save may take longer than that
