@@ -13,7 +13,6 @@ from trireme_run import PROGRAM, SABOTEUR_SOURCE, ProgramTest, adversity, lines_
 
 HUNG = 70
 STOPPED = 75
-LATE = 3  # seconds beyond the deadline
 
 # SLEEP="iteration seconds rank": that rank's plugin answers late, once.
 SLEEPER = """
@@ -35,18 +34,10 @@ class Hangs(ProgramTest):
         (cls.folder / "saboteur.py").write_text(SLEEPER)
         cls.deck_with("plugin.toml", "\n[actor]", SABOTEUR_SOURCE + "[actor]")
 
-    def seconds_since_progress(self, run, result, before):
-        """From the last sign of the run to its end."""
-        return before + result.seconds - (self.folder / run / "metrics.jsonl").stat().st_mtime
-
     def hang(self, run, kind, place, ranks=2, deadline=4):
         """`place` is "rank:region:pass"; the rank stays there for a moment first, so that its last life sign says so."""
-        began = time.time()
-        result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=100", f"run.hang_timeout={deadline}",
+        return self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=100", f"run.hang_timeout={deadline}",
                               f'fault.at=["delay:{place}:1500", "{kind}:{place}"]', ranks=ranks, code=HUNG)
-        silent = self.seconds_since_progress(run, result, began)
-        self.assertLess(silent, 1.5 + deadline + LATE + 2, f"from the end of the iteration before to the end of the job\n{result.text}")
-        return result
 
     # ---- what hangs ----
 
@@ -84,13 +75,11 @@ class Hangs(ProgramTest):
                                  ranks=2, env=stuck)
                 self.wait_for(lambda: lines_in(self.folder / run / "metrics.jsonl") >= 2, job, "the second iteration")
                 marker.touch()
-                began = time.monotonic()
                 if term:
                     for pid in ranks_of(job).values():
                         os.kill(pid, signal.SIGTERM)
                 result = job.wait()
                 self.assertIn(result.code, (HUNG, 76) if term else (HUNG,), result.text)
-                self.assertLess(time.monotonic() - began, 4 + LATE + 4 + 30 * term)
                 if not term:
                     self.assertIn("HANG: ", result.text)
 

@@ -83,7 +83,8 @@ class Plugins(ProgramTest):
         common = ["reward.outage=skip", "reward.retries=2", "train.async_depth=1", "algo.advantage.estimator=group_norm", *APART]
         self.run_deck("first", "run.iterations=1", *common, ranks=3)
         poison = next(prompt for prompt in PROMPTS if prompt not in self.prompts("first"))  # of the second iteration
-        faults = f'fault.at=["delay:0:actor step:1:3000", "signal:0:actor step:2:{int(signal.SIGUSR1)}"]'
+        # The trainer waits in iteration 1 until the batch of iteration 2 is scored, left-out prompts and all, and spread: three exchanges a batch.
+        faults = f'fault.at=["gate:0:actor step:1:1", "open:2:exchange samples:6:1", "signal:0:actor step:2:{int(signal.SIGUSR1)}"]'
         self.run_deck("stopped", "run.iterations=4", *common, faults, ranks=3, code=STOPPED, env={"POISON": poison})
         self.assertIn("iteration 2: prompts left out: 1", (self.folder / "stopped" / "logs" / "rank-00002.log").read_text())
         self.run_deck("stopped", "run.iterations=4", *common, ranks=3)

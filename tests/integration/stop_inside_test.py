@@ -7,7 +7,6 @@ named place, so nothing depends on timing.
 import math
 import pathlib
 import signal
-import time
 
 from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless, write_lines
 
@@ -128,16 +127,14 @@ class StopInside(ProgramTest):
         """By signal to one rank, by TERM with a grace shorter than the answer takes, by the file `stop`."""
         for name, overrides in (("file", ()), ("term", ("run.term_grace=20",))):
             with self.subTest(name):
-                job = self.start("ppo", "ppo.toml", f"run.dir=late-{name}", *overrides, ranks=2, env={"SLEEP": "2 100"})
+                job = self.start("ppo", "ppo.toml", f"run.dir=late-{name}", *overrides, ranks=2, env={"SLEEP": "2 1000"})
                 self.wait_for(lambda: lines_in(self.folder / f"late-{name}" / "metrics.jsonl") >= 1, job, "the first iteration")
-                began = time.monotonic()
                 if name == "file":
                     (self.folder / "late-file" / "stop").touch()
                 else:
                     job.send(signal.SIGUSR1)
                 result = job.wait()
-                self.assertEqual(result.code, STOPPED, result.text)
-                self.assertLess(time.monotonic() - began, 60, "it did not wait for the plugin")
+                self.assertEqual(result.code, STOPPED, result.text)  # it did not wait for the plugin
                 self.assert_goes_on(f"late-{name}")
 
     def test_a_start_inside_an_iteration_has_its_whole_time(self):

@@ -9,7 +9,7 @@ import threading
 import time
 
 from slurm_run import FOUR_NODES, ITERATIONS, TWO_NODES, Run, SlurmTest, main, together
-from trireme_run import adversity, lines_in
+from trireme_run import adversity
 
 # The shortest limit, and a warning that does nothing.
 UNWARNED = ("--time=1", "--signal=B:URG@1")
@@ -107,11 +107,13 @@ class Jobs(SlurmTest):
     def test_warning_between_optimizer_steps(self):
         """The same while the trainers learn: the steps that are done are saved, and the job that comes back goes on with the next one."""
         run = Run(self, "learning")
-        slow_step = 'fault.at=["delay:*:actor\\u0020step:3:12000"]'  # the first of two in iteration 2
-        job = run.submit(TRIREME_OVERRIDES=f"run.stop_within=step {slow_step}")
-        run.wait(lambda: lines_in(run.folder / "metrics.jsonl") >= 1, "the first iteration")
-        time.sleep(3)  # on a loaded machine the warning comes before that step, and what is left is the rollout
+        gates = 'fault.at=["open:*:actor\\u0020step:3:2","gate:*:actor\\u0020step:3:1"]'  # the first of two in iteration 2
+        job = run.submit(TRIREME_OVERRIDES=f"run.stop_within=step {gates}")
+        run.wait((run.folder / ".gate-2").exists, "a rank at the first optimizer step of iteration 2")
         self.cluster.command("scancel", "--signal=USR1", "--batch", job)
+        run.wait_for_log(job, "USR1: saving")
+        time.sleep(5)  # srun sends it on, and the ranks say nothing of it before the end of their step
+        (run.folder / ".gate-1").touch()
         self.come_back(run, job, 1)
         self.assertIn("stopping inside iteration 2 (", (run.folder / "log.txt").read_text(), run.explain())
         run.wait_for_state(job, "COMPLETED", "FAILED")
