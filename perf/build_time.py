@@ -2,6 +2,8 @@
 """CPU seconds that compiling takes, of one or more revisions, without a compiler cache: what docs/dev/build_time.md reports.
 
     build_time.py [--jobs N] [--target NAME | --share NAME] [--cmake FLAG]... FOLDER_OR_REVISION...
+    build_time.py --edit FILE:TARGET [--edit ...] FOLDER_OR_REVISION     what a change of one file costs until TARGET can be started, e.g.
+                                                                        --edit src/ppo/losses.cpp:ppo_unit --edit include/trireme/config/options.hpp:trireme
 
 Every compiler call is timed by its own user and system time, so that other load on the machine changes little; linking and CMake
 are not counted. A revision is checked out into a temporary folder. Prints the seconds by module, the longest single calls (what a machine with many cores
@@ -13,9 +15,11 @@ import collections
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -44,7 +48,34 @@ def measure(sources, work, options):
     return [json.loads(line) for line in log.read_text().splitlines()], set(inputs.split("\n"))
 
 
-def checked_out(name, work):
+def measure_edits(sources, work, options):
+    """Builds the targets, then for each edit appends a comment to the file and builds its target again: wall time and processor seconds."""
+    build, log = work / "build", work / "log"
+    edits = [edit.rsplit(":", 1) for edit in options.edit]
+    options.target = options.share = edits[0][1]
+    measure(sources, work, options)
+    environment = os.environ | {"CCACHE_DISABLE": "1"}
+    make = lambda target: subprocess.run(["cmake", "--build", build, "--parallel", str(options.jobs), "--target", target], check=True, env=environment,
+                                         stdout=subprocess.DEVNULL)
+    for _, target in edits:
+        make(target)
+    for file, target in edits:
+        with open(sources / file, "a", encoding="utf-8") as edited:
+            edited.write("// edited\n")
+        log.write_text("")
+        began = time.monotonic()
+        make(target)
+        calls = [json.loads(line) for line in log.read_text().splitlines()]
+        print(f"{file}: {target} again after {time.monotonic() - began:.0f} s; {sum(call['seconds'] for call in calls):.0f} processor seconds in "
+              f"{len(calls)} compiler calls, longest {max((call['seconds'] for call in calls), default=0):.0f} s", flush=True)
+
+
+def checked_out(name, work, copy=False):
+    """`copy`: the folder's files, which are going to be changed."""
+    if pathlib.Path(name).is_dir() and copy:
+        target = work / "sources"
+        shutil.copytree(name, target, ignore=shutil.ignore_patterns("build", "runs", ".git"), symlinks=True)
+        return target
     if pathlib.Path(name).is_dir():
         return pathlib.Path(name).resolve()
     target = work / "sources"
@@ -68,8 +99,14 @@ def main():
     parser.add_argument("--share", default="trireme", help="also prints what this target needs of it (trireme: the program)")
     parser.add_argument("--cmake", action="append", default=[], metavar="FLAG")
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="also prints the N longest calls")
+    parser.add_argument("--edit", action="append", default=[], metavar="FILE:TARGET", help="measures this instead")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
+    if options.edit:
+        for name in options.sources:
+            with tempfile.TemporaryDirectory(prefix="trireme-build-time-") as folder:
+                measure_edits(checked_out(name, pathlib.Path(folder), copy=True), pathlib.Path(folder), options)
+        return
     totals = []
     for name in options.sources:
         with tempfile.TemporaryDirectory(prefix="trireme-build-time-") as folder:
