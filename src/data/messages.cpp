@@ -40,7 +40,7 @@ std::vector<text::Message> read_messages(const text::OrderedJson& json, const st
     for (const auto& [field, value] : entry.items()) {
       if (field != "role" && field != "content") extra[field] = value;
     }
-    if (!extra.empty()) message.extra = extra.dump();
+    if (!extra.empty()) message.extra = text::dump(extra);
     messages.push_back(std::move(message));
   }
   return messages;

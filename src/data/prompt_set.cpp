@@ -19,7 +19,7 @@ std::vector<text::TokenId> token_ids(const Record& record, const std::string& ke
         id.is_number_unsigned() &&
         id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<text::TokenId>::max());
     if (!fits)
-      record.fail("`" + key + "` holds " + id.dump() +
+      record.fail("`" + key + "` holds " + text::dump(id) +
                   ", expected a token id (0 to 2^31-1): correct it");
     ids.push_back(id.get<text::TokenId>());
   }
@@ -69,8 +69,8 @@ PromptRecord made_of(const Record& record, Origin origin, EncodedPrompt encoded,
   made.messages = parse_prompt(record, options).messages;
   made.ids = std::move(encoded.ids);
   if (const text::OrderedJson* label = record.find(options.keys.label)) {
-    made.label_json = label->dump();
-    made.label = label->is_string() ? label->get<std::string>() : made.label_json;
+    made.label_json = text::dump(*label);
+    made.label = text::text_or_json(*label);
   }
   made.extra = record.others(known);
   return made;

@@ -8,7 +8,8 @@
 namespace trireme::data {
 
 Record::Record(std::string_view text, const std::string& file, int64_t line)
-    : where_(base::text(file, ":", line)), json_(text::parse_record(text, {file, line})) {
+    : where_(base::text(file, ":", line)),
+      json_(text::parse_record(text, {file, line}, text::Numbers::exact)) {
   if (!json_.is_object()) fail("a line is " + text::kind_of(json_) + ", expected one JSON object");
 }
 
@@ -33,6 +34,7 @@ std::string Record::text(const std::string& key) const {
 std::optional<double> Record::number(const std::string& key) const {
   const text::OrderedJson* value = find(key);
   if (value == nullptr) return std::nullopt;
+  if (value->is_binary()) return std::stod(text::dump(*value));
   if (!value->is_number())
     fail("`" + key + "` is " + text::kind_of(*value) + ", expected a number: correct it");
   return value->get<double>();
@@ -50,7 +52,7 @@ std::string Record::others(const std::set<std::string>& known) const {
   for (const auto& [key, value] : json_.items()) {
     if (!known.contains(key)) rest[key] = value;
   }
-  return rest.dump();
+  return text::dump(rest);
 }
 
 std::vector<text::Message> with_system(std::vector<text::Message> messages,

@@ -2,8 +2,10 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "trireme/base/decimal.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/text/utf8.hpp"
@@ -61,54 +63,132 @@ std::string reason_of(const std::exception& error) {
   return what.substr(start);
 }
 
-template <class Value, class Callback>
-Value parse_with(std::string_view text, const TextPlace& place, const Callback& callback) {
-  try {
-    return Value::parse(text.begin(), text.end(), callback);
-  } catch (const nlohmann::json::parse_error& error) {
-    const size_t at = error.byte > 0 ? error.byte - 1 : 0;
+[[noreturn]] void refuse(std::string_view text, const TextPlace& place,
+                         const nlohmann::json::exception& error) {
+  if (const auto* parse_error = dynamic_cast<const nlohmann::json::parse_error*>(&error)) {
+    const size_t at = parse_error->byte > 0 ? parse_error->byte - 1 : 0;
     throw UserError(ExitCode::bad_data, base::text(position(text, at, place), ": not JSON (",
                                                    reason_of(error), "): correct or remove it"));
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text(place.file, ":", place.line, ": ",
-                                                   reason_of(error), ": correct the value"));
   }
+  throw UserError(ExitCode::bad_data, base::text(place.file, ":", place.line, ": ",
+                                                 reason_of(error), ": correct the value"));
 }
 
-// Finds keys that stand twice in one object; nlohmann would keep the last one without a word.
-class KeyCheck {
+// Builds a record, refuses keys that stand twice in one object (nlohmann would keep the last one
+// without a word), and keeps numbers whose digits a double would lose.
+class RecordBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
-  explicit KeyCheck(const TextPlace& place) : place_(place) {}
-  bool operator()(OrderedJson::parse_event_t event, const OrderedJson& value) {
-    if (event == OrderedJson::parse_event_t::object_start) open_.emplace_back();
-    if (event == OrderedJson::parse_event_t::object_end) open_.pop_back();
-    if (event == OrderedJson::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      VALIDATE(open_.back().insert(key).second, ExitCode::bad_data, place_.file, ":", place_.line,
-               ": the key \"", key, "\" stands twice in one object: remove one of the two");
+  RecordBuilder(std::string_view text, const TextPlace& place, Numbers numbers)
+      : text_(text), place_(place), numbers_(numbers) {}
+  OrderedJson take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const std::string& digits) override {
+    if (numbers_ == Numbers::as_double) return add(value);
+    const OrderedJson as_double = value;
+    if (base::Decimal::parse(as_double.dump()) == base::Decimal::parse(digits)) return add(value);
+    return add(OrderedJson::binary({digits.begin(), digits.end()}));
+  }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // only in formats other than JSON
+  bool start_object(size_t) override { return open(OrderedJson::object()); }
+  bool start_array(size_t) override { return open(OrderedJson::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& key) override {
+    VALIDATE(open_.back().keys.insert(key).second, ExitCode::bad_data, place_.file, ":",
+             place_.line, ": the key \"", key,
+             "\" stands twice in one object: remove one of the two");
+    open_.back().key = std::move(key);
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
+    refuse(text_, place_, error);
+  }
+
+ private:
+  struct Open {
+    OrderedJson value;
+    std::set<std::string> keys;
+    std::string key;
+  };
+  bool open(OrderedJson empty) {
+    open_.push_back({std::move(empty), {}, {}});
+    return true;
+  }
+  bool close() {
+    OrderedJson value = std::move(open_.back().value);
+    open_.pop_back();
+    return add(std::move(value));
+  }
+  bool add(OrderedJson value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().value.is_array()) {
+      open_.back().value.push_back(std::move(value));
+    } else {
+      open_.back().value[open_.back().key] = std::move(value);
     }
     return true;
   }
 
- private:
+  std::string_view text_;
   const TextPlace& place_;
-  std::vector<std::set<std::string>> open_;
+  Numbers numbers_;
+  OrderedJson root_;
+  std::vector<Open> open_;
 };
+
+void append(std::string& out, const OrderedJson& value) {
+  if (value.is_binary()) {
+    const auto& digits = value.get_binary();
+    out.append(digits.begin(), digits.end());
+  } else if (value.is_array()) {
+    char separator = '[';
+    for (const OrderedJson& element : value) {
+      out += std::exchange(separator, ',');
+      append(out, element);
+    }
+    out += separator == '[' ? "[]" : "]";
+  } else if (value.is_object()) {
+    char separator = '{';
+    for (const auto& [key, member] : value.items()) {
+      out.append(1, std::exchange(separator, ',')).append(OrderedJson(key).dump()).append(":");
+      append(out, member);
+    }
+    out += separator == '{' ? "{}" : "}";
+  } else {
+    out += value.dump();
+  }
+}
 
 }  // namespace
 
 Json parse_json(std::string_view text, const TextPlace& place) {
   check_text(text, place);
-  return parse_with<Json>(text, place, nullptr);
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) { refuse(text, place, error); }
 }
 
-OrderedJson parse_record(std::string_view text, const TextPlace& place) {
+OrderedJson parse_record(std::string_view text, const TextPlace& place, Numbers numbers) {
   check_text(text, place);
-  KeyCheck keys(place);
-  return parse_with<OrderedJson>(
-      text, place, [&keys](int, OrderedJson::parse_event_t event, OrderedJson& value) {
-        return keys(event, value);
-      });
+  RecordBuilder builder(text, place, numbers);
+  OrderedJson::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+std::string dump(const OrderedJson& value) {
+  std::string out;
+  append(out, value);
+  return out;
+}
+
+std::string text_or_json(const OrderedJson& value) {
+  return value.is_string() ? value.get<std::string>() : dump(value);
 }
 
 Json read_json_file(const std::string& file, uint64_t limit) {
@@ -118,6 +198,8 @@ Json read_json_file(const std::string& file, uint64_t limit) {
 }
 
 std::string kind_of(const Json& value) { return value.type_name(); }
-std::string kind_of(const OrderedJson& value) { return value.type_name(); }
+std::string kind_of(const OrderedJson& value) {
+  return value.is_binary() ? "number" : value.type_name();
+}
 
 }  // namespace trireme::text

@@ -21,7 +21,17 @@ struct TextPlace {
 // deeper than 128, not JSON, a number out of range, a key twice in one object (parse_record only:
 // HF files are read as Python does).
 Json parse_json(std::string_view text, const TextPlace& place);
-OrderedJson parse_record(std::string_view text, const TextPlace& place);
+//
+// Numbers::exact: integers beyond 64 bits, and decimals that a double would change, become binary
+// values that hold their digits; dump() and kind_of() know them.
+enum class Numbers { as_double, exact };
+OrderedJson parse_record(std::string_view text, const TextPlace& place,
+                         Numbers numbers = Numbers::as_double);
+
+// As JSON without blanks.
+std::string dump(const OrderedJson& value);
+// A text as it is, other values as JSON: what a label or a column is compared as.
+std::string text_or_json(const OrderedJson& value);
 
 // A whole JSON file of at most `limit` bytes.
 Json read_json_file(const std::string& file, uint64_t limit);

@@ -49,6 +49,23 @@ TEST_F(Sets, PromptsKeepLabelAndOtherFields) {
   EXPECT_EQ(messages_json(set[2].messages), R"([{"role": "user", "content": "hi","name":"bob"}])");
 }
 
+TEST_F(Sets, NumbersKeepTheirDigits) {
+  const auto set = PromptSet::load(
+      options(R"({"prompt": "a", "label": 18446744073709551616, "seed": -9223372036854775809}
+{"prompt": "a", "label": [99999999999999999999], "deep": {"n": [1e2, 36893488147419103232]}}
+{"messages": [{"role": "user", "content": "hi", "id": 18446744073709551616}], "label": 2.50}
+)"),
+      tokenizer_);
+  EXPECT_EQ(set[0].label, "18446744073709551616");
+  EXPECT_EQ(set[0].label_json, "18446744073709551616");
+  EXPECT_EQ(set[0].extra, R"({"seed":-9223372036854775809})");
+  EXPECT_EQ(set[1].label, "[99999999999999999999]");
+  EXPECT_EQ(set[1].extra, R"({"deep":{"n":[100.0,36893488147419103232]}})");
+  EXPECT_EQ(set[2].label, "2.5");
+  EXPECT_EQ(messages_json(set[2].messages),
+            R"([{"role": "user", "content": "hi","id":18446744073709551616}])");
+}
+
 TEST_F(Sets, APromptMayBecomeTheUsersTurn) {
   auto chosen = options("{\"q\": \"hi\"}\n");
   chosen.keys.prompt = "q";

@@ -89,5 +89,23 @@ TEST(JsonText, FilesMayBeginWithAByteOrderMarkAndHaveALimit) {
             std::string::npos);
 }
 
+// Python's json keeps the digits of integers of any size.
+TEST(ExactNumbers, KeepDigitsThatADoubleWouldLose) {
+  const auto dumped = [](const char* json) {
+    return dump(parse_record(json, {"a", 1}, Numbers::exact));
+  };
+  for (const char* same :
+       {"18446744073709551615", "18446744073709551616", "-9223372036854775808",
+        "-9223372036854775809", "123456789012345678901234567890", "0.12345678901234567891",
+        "[1,18446744073709551616,{\"a\":-18446744073709551617}]",
+        "{\"a\":18446744073709551616,\"b\":\"18446744073709551616\"}", "[[],{},\"\\n\",null,true]"})
+    EXPECT_EQ(dumped(same), same);
+  EXPECT_EQ(dumped("[2.50, 1e3, -0.0, 0.1]"), "[2.5,1000.0,-0.0,0.1]") << "doubles as before";
+  EXPECT_EQ(dumped("1e30"), "1e+30") << "a whole double is exact";
+  EXPECT_EQ(kind_of(parse_record("18446744073709551616", {"a", 1}, Numbers::exact)), "number");
+  EXPECT_EQ(text_or_json("a"), "a");
+  EXPECT_EQ(parse_record("18446744073709551616", {"a", 1}).dump(), "1.8446744073709552e+19");
+}
+
 }  // namespace
 }  // namespace trireme::text
