@@ -35,13 +35,15 @@ namespace {
 void add_rule_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(rule),
            "exact: the answer equals the label; number: the last number of the answer equals the "
-           "label's (3/4 is none); boxed: what stands in "
-           "the last \\boxed{...} equals the label or its box, as LaTeX without spaces and sizes "
-           "of brackets, or as a number; regex: `pattern` "
-           "matches the answer; none: only format and length count.");
+           "label's, exactly (a fraction 3/4, a time 12:30, a version 1.5.2 is none); boxed: the "
+           "content of the last \\boxed{...} equals the label or its box, as LaTeX without spaces "
+           "and sizes of brackets, or as a number; math: the answer has the value of the label, as "
+           "math-verify decides (\\frac12 = 0.5, 50\\% = 50, 5\\text{ cm} = 5, sets, intervals); "
+           "math_verl: as verl's graders of MATH (\\boxed) and GSM8K (####) decide; regex: "
+           "`pattern` matches the answer; none: only format and length count.");
   keys.add(KEY(pattern),
-           "Regular expression (PCRE2). exact, number and boxed: its first group is the answer "
-           "within the response; regex: what must match.");
+           "Regular expression (PCRE2). regex: what must match; for other rules its first group is "
+           "the answer within the response.");
   keys.add(KEY(label_key), "Column of the data to compare with; empty: data.label_key.");
   keys.add(KEY(case_sensitive), "Whether letters' case counts.");
   keys.add(KEY(score_right), "Reward of a right answer.").range(-1e9, 1e9);

@@ -63,6 +63,10 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
   code_ = std::move(code);
 }
 
+Pattern Pattern::built_in(std::string_view pattern) {
+  return {pattern, "a pattern of the rules", Case::sensitive, Extent::part};
+}
+
 namespace {
 
 bool is_power_of_ten(int64_t count) {
@@ -117,6 +121,22 @@ std::optional<std::string_view> Pattern::find_last(std::string_view text) const 
     start = end > start ? end : start + 1;
   }
   return last;
+}
+
+std::vector<Pattern::Groups> Pattern::find_all(std::string_view text) const {
+  const MatchData match(code_->code);
+  std::vector<Groups> all;
+  for (size_t start = 0; start <= text.size() && run(*code_, text, start, match);) {
+    const size_t* bounds = pcre2_get_ovector_pointer(match.data);
+    Groups groups(code_->groups + 1);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (bounds[2 * i] != PCRE2_UNSET)
+        groups[i] = text.substr(bounds[2 * i], bounds[2 * i + 1] - bounds[2 * i]);
+    }
+    all.push_back(std::move(groups));
+    start = bounds[1] > start || bounds[1] > bounds[0] ? bounds[1] : start + 1;
+  }
+  return all;
 }
 
 }  // namespace trireme::reward

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::reward {
 
@@ -19,10 +20,17 @@ class Pattern {
   // compile.
   Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent);
 
+  // A pattern of the program's own, for parts of a text.
+  static Pattern built_in(std::string_view pattern);
+
   bool matches(std::string_view text) const;
   // The first group of the last match, the whole match where the pattern has no group; nullopt
   // without a match.
   std::optional<std::string_view> find_last(std::string_view text) const;
+  // All matches from the left, which do not overlap: of each the whole match and its groups; those
+  // that took no part have no data().
+  using Groups = std::vector<std::string_view>;
+  std::vector<Groups> find_all(std::string_view text) const;
   // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th,
   // ... time is a warning in the log.
   int64_t given_up() const;

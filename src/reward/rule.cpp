@@ -1,26 +1,21 @@
-// Rules: exact text, number, boxed answer or regular expression against the label, with parts for
-// format and length. No model, no process.
+// Rules: exact text, number, boxed or mathematical answer or regular expression against the label,
+// with parts for format and length. No model, no process.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cmath>
 #include <optional>
 
+#include "reward/last_number.hpp"
+#include "reward/math_answer.hpp"
+#include "reward/math_verl.hpp"
 #include "reward/pattern.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/reward/reward.hpp"
+#include "trireme/text/json_text.hpp"
 
 namespace trireme::reward {
 namespace {
-
-// Digits with thousands separators, decimals and exponent; a sign (U+2212 too) counts unless
-// something it could subtract from stands before.
-constexpr std::string_view minus_sign = "\xE2\x88\x92";
-constexpr std::string_view number_pattern =
-    R"((?:(?<![\w)\].])[-+\x{2212}])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+))"
-    R"((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+\x{2212}]?\.[0-9]+)";
 
 std::string_view trim(std::string_view text) {
   const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
@@ -36,21 +31,7 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
                     [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-double parse_number(std::string_view text) {
-  std::string digits;
-  if (text.starts_with(minus_sign)) {
-    digits = "-";
-    text.remove_prefix(minus_sign.size());
-  }
-  for (const char c : text) {
-    if (c != ',' && c != '+') digits += c;
-  }
-  double value = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  return result.ec == std::errc() ? value : std::nan("");  // out of range: equal to nothing
-}
-
-// What stands between the braces of the last \\boxed{...}, braces inside counted; nullopt without
+// The text between the braces of the last \\boxed{...}, braces inside counted; nullopt without
 // one that is closed.
 std::optional<std::string_view> last_box(std::string_view text) {
   constexpr std::string_view word = "\\boxed{";
@@ -109,9 +90,7 @@ Pattern::Case letter_case(const config::RewardSource& options) {
 class RuleSource : public Source {
  public:
   RuleSource(const config::RewardSource& options, std::string name)
-      : options_(options),
-        name_(std::move(name)),
-        number_(number_pattern, "number", Pattern::Case::sensitive, Pattern::Extent::part) {
+      : options_(options), name_(std::move(name)) {
     if (!options_.pattern.empty()) {
       answer_.emplace(options_.pattern, "reward source " + name_ + ": pattern",
                       letter_case(options_), Pattern::Extent::part);
@@ -166,13 +145,16 @@ class RuleSource : public Source {
         answer_ ? answer_->find_last(request.response) : request.response;
     if (options_.rule == config::Rule::number) {
       const auto wanted = last_number(label);
-      VALIDATE(wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label,
-               "\" of request ", request.id,
-               " holds no number at its end (a fraction is none): correct the data, or use rule = "
-               "\"exact\"");
-      if (answer) answer = last_number(*answer);
-      return answer && parse_number(*answer) == parse_number(*wanted);
+      VALIDATE(
+          wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label,
+          "\" of request ", request.id,
+          " holds no number at its end (a fraction is none, nor a time or a date): correct the "
+          "data, or use rule = \"math\" or \"exact\"");
+      return answer && last_number(*answer) == wanted;
     }
+    if (options_.rule == config::Rule::math)
+      return answer && math::equal_by_math_verify(*answer, label);
+    if (options_.rule == config::Rule::math_verl) return answer && equal_by_verl(*answer, label);
     if (options_.rule == config::Rule::boxed) {
       if (answer) answer = last_box(*answer);
       return answer && same_answer(*answer, last_box(label).value_or(label));
@@ -186,30 +168,21 @@ class RuleSource : public Source {
   bool same_answer(std::string_view answer, std::string_view wanted) const {
     const std::string a = plain_latex(answer), b = plain_latex(wanted);
     if (options_.case_sensitive ? a == b : equal_ignoring_case(a, b)) return true;
-    const auto is_number = [this](const std::string& text) {
-      return number_.find_last(text) == std::optional<std::string_view>(text);
-    };
-    return is_number(a) && is_number(b) && parse_number(a) == parse_number(b);
-  }
-
-  // The denominator of a fraction is not what a text ends with: 3/4 is not 4.
-  std::optional<std::string_view> last_number(std::string_view text) const {
-    const auto found = number_.find_last(text);
-    const auto at = found ? static_cast<size_t>(found->data() - text.data()) : 0;
-    const bool denominator = at >= 2 && text[at - 1] == '/' &&
-                             std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
-    return denominator ? std::nullopt : found;
+    const auto number = whole_number(a);
+    return number && number == whole_number(b);
   }
 
   std::string label_of(const Request& request) const {
     std::string label = request.label;
     if (!options_.label_key.empty()) {
-      const auto extra = nlohmann::json::parse(request.extra, nullptr, false);
-      const auto found = extra.is_object() ? extra.find(options_.label_key) : extra.end();
-      VALIDATE(extra.is_object() && found != extra.end() && !found->is_null(), ExitCode::bad_data,
-               "reward source ", name_, ": request ", request.id, " has no column \"",
-               options_.label_key, "\" (label_key): correct the key or the data");
-      label = found->is_string() ? found->get<std::string>() : found->dump();
+      const auto extra =
+          text::parse_record(request.extra.starts_with('{') ? request.extra : "{}",
+                             {"the record's other columns", 1}, text::Numbers::exact);
+      const auto found = extra.find(options_.label_key);
+      VALIDATE(found != extra.end() && !found->is_null(), ExitCode::bad_data, "reward source ",
+               name_, ": request ", request.id, " has no column \"", options_.label_key,
+               "\" (label_key): correct the key or the data");
+      label = text::text_or_json(*found);
     }
     VALIDATE(!label.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
              " has no label to compare with: check data.label_key and the data");
@@ -228,7 +201,6 @@ class RuleSource : public Source {
 
   config::RewardSource options_;
   std::string name_;
-  Pattern number_;
   std::optional<Pattern> answer_;
   std::optional<Pattern> format_;
 };

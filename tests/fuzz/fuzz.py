@@ -33,7 +33,9 @@ UNITS = {
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
     "lines": sources("data", "jsonl", "messages", "preference_set", "prompt_set", "record", "sft_set") + sources("reward", "asked"),
-    "base": sources("base", "command", "error", "fault_point", "files", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
+    "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
+                       "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
+    "base": sources("base", "command", "decimal", "error", "fault_point", "files", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
 }

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import pathlib
 import struct
 
 
@@ -392,6 +393,10 @@ SCHEDULER = [b"3", b"node1\nnode2\nnode1\n", b"1-02:03:04\n", b"02:03\n", b"INVA
              b"    Resource_List.walltime = 01:\n\t00:00\n    stime = never\n",
              b"    stime = Thu Jan  1 00:00:00 1801\n    Resource_List.walltime = 01:00:00\n"]
 
+# A response, 0, a label: the pairs of the graders' table, and numbers in every writing.
+PAIRS = [json.loads(line) for line in (pathlib.Path(__file__).resolve().parents[1] / "gold/answers/answers.jsonl").read_text().splitlines()]
+RULES = [f"{pair['answer']}\0{pair['label']}".encode() for pair in PAIRS] + [b"-$1,234.50", b"12:30", b"1.5.2", b"1 234e5", b"1.234.567", b"-.5e-3"]
+
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
-    "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS,
+    "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS, "answers": RULES,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

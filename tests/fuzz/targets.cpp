@@ -23,7 +23,10 @@
 #include "model/gguf_parser.hpp"
 #include "model/safetensors_header.hpp"
 #include "reward/asked.hpp"
+#include "reward/last_number.hpp"
 #include "reward/lines.hpp"
+#include "reward/math_answer.hpp"
+#include "reward/math_verl.hpp"
 #include "text/byte_alphabet.hpp"
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
@@ -250,6 +253,27 @@ void scheduler(std::string_view bytes) {
   }
 }
 
+// The bytes up to the first 0 are a response, the others a label. Rules of answers end, whatever
+// they are given; a number is equal to itself.
+void answers(std::string_view bytes) {
+  const std::string_view response = bytes.substr(0, bytes.find('\0'));
+  const std::string_view label =
+      response.size() < bytes.size() ? bytes.substr(response.size() + 1) : response;
+  reward::math::equal_by_math_verify(response, label);
+  reward::equal_by_verl(response, label);
+  const auto number = reward::last_number(response);
+  require(number == reward::last_number(response));
+  if (const auto whole = reward::whole_number(response)) require(whole == number);
+  const auto decimal = base::Decimal::parse(response);
+  if (decimal && decimal->digits.size() < 100 && std::abs(decimal->exponent) < 1'000'000) {
+    const std::string again = (decimal->negative ? "-." : ".") + decimal->digits + "0e" +
+                              std::to_string(decimal->exponent);
+    require(base::Decimal::parse(again) == decimal);
+    const base::Decimal rounded = decimal->rounded(6);
+    require(rounded.rounded(6) == rounded);
+  }
+}
+
 using Target = void (*)(std::string_view);
 const std::map<std::string, Target> targets{{"safetensors_header", safetensors_header},
                                             {"safetensors_index", safetensors_index},
@@ -260,6 +284,7 @@ const std::map<std::string, Target> targets{{"safetensors_header", safetensors_h
                                             {"tokenizer", tokenizer},
                                             {"data_sets", data_sets},
                                             {"plugin_answers", plugin_answers},
+                                            {"answers", answers},
                                             {"checkpoint_index", checkpoint_index},
                                             {"manifest", manifest},
                                             {"samples", samples},

@@ -244,11 +244,13 @@ struct Words<PluginOutage> {
   static constexpr std::string_view list[] = {"stop", "wait", "skip"};
 };
 
-// `none`: the rule scores only the format and the length.
-enum class Rule { exact, regex, number, boxed, none };
+// `math` follows math-verify, `math_verl` the graders of verl; `none`: the rule scores only the
+// format and the length.
+enum class Rule { exact, regex, number, boxed, math, math_verl, none };
 template <>
 struct Words<Rule> {
-  static constexpr std::string_view list[] = {"exact", "regex", "number", "boxed", "none"};
+  static constexpr std::string_view list[] = {"exact", "regex",     "number", "boxed",
+                                              "math",  "math_verl", "none"};
 };
 
 // Whether the tokens that the tokenizer puts around a text (BOS, EOS) are put around one that has

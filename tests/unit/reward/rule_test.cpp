@@ -68,10 +68,18 @@ TEST(Rule, NumbersInEveryWriting) {
       {"1.50", "1.5", true},
       {"2e3", "2000", true},
       {"2E-1", "0.2", true},
-      {"-1e999", "-1e999", false},
+      {"-1e999", "-1e999", true},
       {"1e-999", "0", false},
-      {"0.1", "0.10000000000000001", true},
-      {"9007199254740993", "9007199254740992", true},  // equal as doubles
+      {"0.1", "0.10000000000000001", false},
+      {"9007199254740993", "9007199254740992", false},  // equal as doubles
+      {"The answer is 9007199254740993.", "9007199254740992", false},
+      {"123456789012345678901", "123456789012345678900", false},
+      {"123456789012345678901", "123,456,789,012,345,678,901", true},
+      {"-18446744073709551616", "-18446744073709551617", false},
+      {"0.1234567890123456789", "0.1234567890123456788", false},
+      {"1e30", "1000000000000000000000000000000", true},
+      {"1e30", "1000000000000000000000000000001", false},
+      {"1e2000000000000000000", "1", false},  // beyond the limit of exponents
       {"a=-3", "-3", true},
       {"a-3", "-3", false},
       {"(2)-3", "3", true},
@@ -96,7 +104,7 @@ TEST(Rule, NumbersInEveryWriting) {
       {"", "0", false},
       {"v2", "2", true},
       {"x.5", "5", true},
-      {"1.2.3", "3", true},
+      {"1.2.3", "3", false},
       {"50%", "50", true},
   };
   for (const Answer& answer : answers) {
@@ -106,6 +114,78 @@ TEST(Rule, NumbersInEveryWriting) {
   expect_error(ExitCode::bad_data, "a fraction is none",
                [] { score_one(rule(Rule::number), "0.5", "1/2"); });
   EXPECT_EQ(score_one(rule(Rule::number), "24", "48/2=24 #### 24"), 1);
+}
+
+// A sign before a currency, digits in groups, and what is no number although it ends with one.
+TEST(Rule, NumbersAsTheyArePrinted) {
+  const std::vector<Answer> answers{
+      {"-$5", "-5", true},
+      {"-$5", "5", false},
+      {"-\u20ac5.50", "-5.5", true},
+      {"\u2212\u00a31,000", "-1000", true},
+      {"-\\$5", "-5", true},
+      {"$-5", "-5", true},
+      {"10-$5", "5", true},
+      {"it costs - $5", "5", true},
+      {"\u20ac 5", "5", true},
+      {"1 234", "1234", true},
+      {"1 234", "234", false},
+      {"12 345 678.5", "12345678.5", true},
+      {"1\u00a0234", "1234", true},
+      {"1\u202f234\u202f567", "1234567", true},
+      {"in 2020 300", "300", true},
+      {"1 2 3", "3", true},
+      {"1,23,456", "123456", true},
+      {"1,23,456", "456", false},
+      {"12,34,56,789.25", "123456789.25", true},
+      {"1'234'567", "1234567", true},
+      {"1_000", "1000", true},
+      {"1{,}234", "1234", true},
+      {"1\\,234", "1234", true},
+      {"1.234.567", "1234567", true},
+      {"1.234.567", "567", false},
+      {"12:30", "30", false},
+      {"at 12:30.", "30", false},
+      {"12:30:45", "45", false},
+      {"a ratio of 3:4", "4", false},
+      {"total: 30", "30", true},
+      {"total:30", "30", true},
+      {"1.5.2", "2", false},
+      {"v1.5.2", "5.2", false},
+      {"192.168.1.17", "17", false},
+      {"1.2.3.4:80", "80", false},
+      {"2026-11-26", "26", false},
+      {"2026-11-26", "-26", false},
+      {"10^3", "3", false},
+      {"2**10", "10", false},
+      {"2^10 = 1024", "1024", true},
+      {"That is 5.", "5", true},
+      {"1. 5", "5", true},
+  };
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(score_one(rule(Rule::number), answer.response, answer.label), answer.right ? 1 : 0)
+        << answer.response << " against " << answer.label;
+  }
+  for (const char* label : {"12:30", "1.5.2", "2026-11-26", "10^3", "1e2000000000000000000"})
+    expect_error(ExitCode::bad_data, "holds no number at its end",
+                 [&] { score_one(rule(Rule::number), "30", label); });
+}
+
+// Of a column that another key names: digits beyond 64 bits and of a double stay.
+TEST(Rule, NumbersOfOtherColumnsKeepTheirDigits) {
+  const auto right = [](const char* answer, const char* extra) {
+    auto options = rule(Rule::exact);
+    options.label_key = "gold";
+    auto asked = request(1, answer, "");
+    asked.extra = extra;
+    return reward::make_rule(options, "r")->score(std::vector{asked}).values.at(0);
+  };
+  EXPECT_EQ(right("18446744073709551616", R"({"gold":18446744073709551616})"), 1);
+  EXPECT_EQ(right("1.8446744073709552e+19", R"({"gold":18446744073709551616})"), 0);
+  EXPECT_EQ(right("-9223372036854775809", R"({"gold":-9223372036854775809})"), 1);
+  EXPECT_EQ(right("0.12345678901234567891", R"({"gold":0.12345678901234567891})"), 1);
+  EXPECT_EQ(right("2.5", R"({"gold":2.50})"), 1) << "as before: a double holds it";
+  EXPECT_EQ(right("[1,18446744073709551616]", R"({"gold":[1, 18446744073709551616]})"), 1);
 }
 
 // As answers of mathematics data sets are written and compared.
