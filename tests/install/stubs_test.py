@@ -26,12 +26,13 @@ STUBS = {
     "cmake": """
 case "$1" in
   --version) echo "cmake version ${STUB_CMAKE:-3.25.1}" ;;
-  --preset) [ "$STUB_FAIL" != configure ] || { echo "CMake Error: broken"; exit 1; } ;;
+  --preset) echo "$*" >"$STUB_DIR/configured"; [ "$STUB_FAIL" != configure ] || { echo "CMake Error: broken"; exit 1; } ;;
   --build)
     [ "$STUB_FAIL" != compile ] || exit 2
     mkdir -p build/release
     cp "$STUB_DIR/program" build/release/trireme ;;
 esac""",
+    "git": "echo 7",
     "mpirun": """
 case "$1" in --version) echo "mpirun (Open MPI) 4.1.4"; exit;; esac
 while [ "$1" != build/release/trireme ]; do shift; done
@@ -85,6 +86,7 @@ class Machine:
         (self.folder / "src").mkdir()
         (self.folder / "home").mkdir()
         shutil.copy2(ROOT / "bootstrap.sh", self.folder / "src")
+        shutil.copytree(ROOT / ".ci", self.folder / "src/.ci")
         (self.folder / "src/cmake").mkdir()
         shutil.copy2(ROOT / "cmake/wheels.txt", self.folder / "src/cmake")
 
@@ -94,10 +96,10 @@ class Machine:
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def run(self, *arguments, **settings):
+    def run(self, *arguments, script="bootstrap.sh", **settings):
         environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "STUB_DIR": str(self.folder),
                        "STUB_FAIL": "nothing"} | settings
-        return subprocess.run(["bash", "bootstrap.sh", *arguments], cwd=self.folder / "src", env=environment, text=True,
+        return subprocess.run(["bash", script, *arguments], cwd=self.folder / "src", env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
 
 
@@ -156,6 +158,20 @@ class Bootstrap(unittest.TestCase):
         self.refused("quarter '4' is not there", "test", "quarter", "4")
         self.refused("quarter '' is not there", "test", "quarter")
         self.refused("unknown ring 'al'", "test", "al")
+
+    def test_ci_runs_what_a_user_runs(self):
+        """README's command without CUDA, with the quarter that the number of commits says, or the one that is asked for."""
+        for settings, quarter in (({}, 3), ({"TRIREME_QUARTER": "1"}, 1), ({"TRIREME_CMAKE_FLAGS": "-DTRIREME_WERROR=ON"}, 3)):
+            with self.subTest(settings=settings):
+                done = self.machine.run(script=".ci/run", **settings)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertIn(f"quarter {quarter} of the second", done.stdout)
+                self.assertRegex(done.stdout, rf"(?m)^ctest .* -LE \^gpu\$\|\^quarter\[\^{quarter}\]$")
+                configured = (self.machine.folder / "configured").read_text()
+                self.assertIn("-DTRIREME_CUDA=OFF", configured)
+                self.assertIn(settings.get("TRIREME_CMAKE_FLAGS", ""), configured)
+        self.assertNotEqual(self.machine.run(script=".ci/run", TRIREME_QUARTER="5").returncode, 0)
+        self.assertNotEqual(self.machine.run(script=".ci/run", STUB_FAIL="ctest").returncode, 0)
 
     def test_an_environment_whose_python_is_gone_is_made_again(self):
         """Also one of another version, and one without pip; a good one stays."""
