@@ -98,6 +98,7 @@ class Parser {
     add_init();
     add_convert();
     add_inspect();
+    add_selftest();
   }
 
   Invocation parse(int argc, char** argv) {
@@ -358,6 +359,25 @@ class Parser {
                     "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")
         ->required();
     sub->add_flag("--verify", c->verify, "Compare all digests of a checkpoint");
+  }
+
+  void add_selftest() {
+    auto c = std::make_shared<tools::SelftestCommand>();
+    auto* sub =
+        add_tool("selftest",
+                 "Whether this machine gives the right numbers, on the ranks and devices at hand",
+                 c, Needs::mpi, [](const auto& command, const comm::Session* session) {
+                   return tools::run_selftest(command, *session);
+                 });
+    sub->add_option(
+        "--folder", c->folder,
+        "Where a small checkpoint is written and removed again: the file system of runs");
+    sub->add_option("--timeout", c->timeout, "Seconds without progress after which a rank has hung")
+        ->check(CLI::PositiveNumber);
+    add_device(*sub, c->device);
+    // As fault.at and fault.io_fail of a deck; for tests, and not in the help.
+    sub->add_option("--fault-at", c->fault_at)->group("");
+    sub->add_option("--fault-io-fail", c->fault_io_fail)->group("");
   }
 
   CLI::App app_{"Trireme: RLHF training as one MPI program", "trireme"};

@@ -15,24 +15,24 @@
 namespace trireme::tools {
 namespace {
 
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void say(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void print_weights(const model::WeightSource& weights) {
   int64_t elements = 0;
   for (const auto& name : weights.names()) {
     const auto& spec = weights.spec(name);
     elements += spec.elements();
-    print(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name),
-                     "\n"));
+    say(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name),
+                   "\n"));
   }
-  print(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
+  say(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
 }
 
 void inspect_model(const std::filesystem::path& path) {
   const auto folder = model::open_model(path);
   const auto spec = model::describe(
       folder.shape, folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language);
-  print(base::text(path.string(), ": ", config::describe(folder.shape, spec.elements()), "\n"));
+  say(base::text(path.string(), ": ", config::describe(folder.shape, spec.elements()), "\n"));
   print_weights(*folder.weights);
 }
 
@@ -69,11 +69,11 @@ void inspect_trace(const std::filesystem::path& path) {
                     base::text(path.string(), " is JSON but no trace (", error.what(),
                                "): expected an object with traceEvents"));
   }
-  print(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end),
-                   "\n"));
+  say(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end),
+                 "\n"));
   for (const auto& [name, entry] : totals.by_name) {
-    print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second),
-                     " in all\n"));
+    say(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second),
+                   " in all\n"));
   }
 }
 
@@ -81,16 +81,16 @@ void inspect_trace(const std::filesystem::path& path) {
 // and counted at the end.
 void inspect_checkpoints(const std::filesystem::path& path, bool verify) {
   const auto steps = checkpoint::list_steps(path);
-  if (steps.empty()) return print(checkpoint::inspect(path, verify));
+  if (steps.empty()) return say(checkpoint::inspect(path, verify));
   std::vector<std::string> damaged;
   for (const int64_t step : steps) {
     const auto folder = path / checkpoint::folder_name(step);
     try {
-      print(checkpoint::inspect(folder, verify));
+      say(checkpoint::inspect(folder, verify));
     } catch (const UserError& error) {
       if (error.code() != ExitCode::bad_data) throw;
       damaged.emplace_back(error.what());
-      print(base::text("checkpoint ", folder.string(), "\n  DAMAGED\n"));
+      say(base::text("checkpoint ", folder.string(), "\n  DAMAGED\n"));
     }
   }
   VALIDATE(damaged.empty(), ExitCode::bad_data, damaged.size(), " of ", steps.size(),

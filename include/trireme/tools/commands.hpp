@@ -97,4 +97,17 @@ struct InspectCommand {
 };
 ExitCode run_inspect(const InspectCommand& command);
 
+// `trireme selftest`: collectives, weight syncs, optimizer steps against PyTorch's numbers, a
+// checkpoint, on the ranks and devices at hand; one JSON line on standard output. Collective.
+// Returns done; internal where a number is wrong or a rank does not answer; else the code of what
+// failed: unfit_environment, io_error, permission.
+struct SelftestCommand {
+  std::filesystem::path folder = ".";  // where the checkpoint is written and removed again
+  config::Device device = config::Device::automatic;
+  double timeout = 60;                // seconds without progress after which a rank has hung
+  std::vector<std::string> fault_at;  // fault.at and fault.io_fail of a deck, for tests
+  std::string fault_io_fail;
+};
+ExitCode run_selftest(const SelftestCommand& command, const comm::Session& session);
+
 }  // namespace trireme::tools

@@ -104,7 +104,7 @@ class CommandLine : public testing::Test {
 TEST_F(CommandLine, HelpNamesEverySubcommandAndExitCode) {
   const std::string text = help({"--help"});
   for (const char* word : {"ppo", "sft", "rm", "dpo", "generate", "score", "tokenize", "init",
-                           "convert", "inspect", "--help-deck", "--config"}) {
+                           "convert", "inspect", "selftest", "--help-deck", "--config"}) {
     EXPECT_THAT(text, HasSubstr(word));
   }
   for (const ExitCode code :
@@ -223,6 +223,7 @@ TEST_F(CommandLine, ToolsNeedMpiWhereTheyShareWork) {
   EXPECT_EQ(needs({"init", "--shape", "s", "--output", "o"}, false), Needs::nothing);
   EXPECT_EQ(needs({"convert", "in", "out"}, false), Needs::nothing);
   EXPECT_EQ(needs({"inspect", "path", "--verify"}, false), Needs::nothing);
+  EXPECT_EQ(needs({"selftest", "--folder", "/scratch"}, false), Needs::mpi);
 }
 
 TEST_F(CommandLine, DecksAreReadAndCheckedBeforeAnythingStarts) {
