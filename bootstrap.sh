@@ -474,6 +474,7 @@ run_tests() {
   say "running the tests: ctest $*"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   cores=$(nproc)  # twice as many ranks: tests wait for launchers, schedulers and deadlines for more than half of their time
+  rm -f "$file"
   ctest --test-dir build/release --parallel "$((2 * cores))" --output-on-failure --no-tests=error --output-junit tests/last_run.xml \
     --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || code=$?
   [ ! -e "$file" ] || "$python" tests/rings/report.py build/release || warn "tests/rings/report.py build/release failed"

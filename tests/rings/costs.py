@@ -10,14 +10,12 @@ reports first.
 """
 
 import collections
-import json
 import pathlib
 import re
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from report import RUN, ran_in
+from report import RUN, ran_in, tests_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/dev/testing.md"
@@ -81,9 +79,7 @@ def table(rows, mutations):
 
 
 def rings(build):
-    shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
-    labels = {test["name"]: next((one["value"] for one in test.get("properties", []) if one["name"] == "LABELS"), []) for test in json.loads(shown)["tests"]}
-    return {name: "second" if any(label.startswith("quarter") for label in own) else "first" for name, own in labels.items()}
+    return {name: "second" if any(label.startswith("quarter") for label in labels) else "first" for name, labels in tests_of(build).items()}
 
 
 def self_test():

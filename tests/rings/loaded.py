@@ -18,17 +18,17 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from report import tests_of
+
 # Those that only compute: one process, no deadline, no other rank.
 COMPUTES = re.compile(r"^(style/|rings/|parity/table$|kernels_|text_|ppo_unit$|interop/)")
 
 
 def names_of(build, only):
-    shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
-    for test in json.loads(shown)["tests"]:
-        labels = next((one["value"] for one in test.get("properties", []) if one["name"] == "LABELS"), [])
-        if "gpu" in labels or COMPUTES.match(test["name"]) or not re.search(only, test["name"]):
-            continue
-        yield test["name"]
+    for name, labels in tests_of(build).items():
+        if "gpu" not in labels and not COMPUTES.match(name) and re.search(only, name):
+            yield name
 
 
 def done_in(path):
