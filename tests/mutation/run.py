@@ -3,7 +3,8 @@
 
     tests/mutation/run.py [NAME ...]        all mutations, or those named; exit 1 where one survives
     tests/mutation/run.py --list
-    tests/mutation/run.py --check           builds nothing: exit 1 where a mutation no longer fits the sources (ctest style/mutations)
+    tests/mutation/run.py --check [BUILD]   builds nothing: exit 1 where a mutation no longer fits the sources, or where none of its suites is a test of
+                                            the first ring of BUILD (ctest style/mutations)
 
 Works on a copy of the tree in build/mutation/source with a build of its own in build/mutation/build (-O1, without debug
 information: half the compile time, the same numbers). Nothing outside build/mutation is written. A first run builds everything that
@@ -18,9 +19,12 @@ import subprocess
 import sys
 import time
 
-from mutations import MUTATIONS
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "rings"))
+
+from mutations import MUTATIONS  # noqa: E402
+from report import tests_of  # noqa: E402
+
 WORK = ROOT / "build" / "mutation"
 SOURCE, BUILD = WORK / "source", WORK / "build"
 COPIED = ["CMakeLists.txt", "cmake", "include", "inputs", "src", "tests"]
@@ -117,6 +121,21 @@ def misfit(mutation, source):
     return "" if found == 1 else f"{mutation.name}: its text stands {found} times in {mutation.file}: adapt mutations.py"
 
 
+def test_of(suite):
+    """The ctest that runs a suite."""
+    program, chosen, ranks = split(suite)
+    if program == "trireme":
+        return "integration/" + chosen.split()[0].removesuffix("_test.py")
+    return program + (f"/np{ranks}" if ranks > 1 else "")
+
+
+def beyond_first_ring(mutations, labels):
+    """Mutations that the first ring alone would not notice; `labels`: {test: its labels} of a build."""
+    first = {name for name, own in labels.items() if not any(label.startswith("quarter") for label in own)}
+    return [f"{one.name}: none of {', '.join(map(test_of, one.suites))} is a test of the first ring (docs/dev/testing.md)" for one in mutations
+            if not first.intersection(map(test_of, one.suites))]
+
+
 def mutate(mutation):
     if problem := misfit(mutation, SOURCE):
         sys.exit(problem)
@@ -148,6 +167,8 @@ def main():
         return 0
     if "--check" in sys.argv:
         problems = list(filter(None, (misfit(m, ROOT) for m in MUTATIONS)))
+        if builds := [argument for argument in sys.argv[1:] if argument != "--check"]:
+            problems += beyond_first_ring(MUTATIONS, tests_of(builds[0]))
         print("\n".join(problems) or f"all {len(MUTATIONS)} fit")
         return 1 if problems else 0
     if not wanted:
