@@ -114,6 +114,7 @@ std::optional<std::string> printed(const Value& value) {
   }
   for (int64_t bottom = 2; bottom <= 1000; ++bottom) {
     const auto top = evaluate(*product(integer(bottom), std::make_shared<const Value>(value)), 0);
+    if (!(std::abs(top.approximate.real()) < 1e15L)) return std::nullopt;
     const auto whole = std::llround(top.approximate.real());
     if (top.exact && equal_everywhere(value, *quotient(integer(whole), integer(bottom))))
       return std::to_string(whole) + "/" + std::to_string(bottom);
