@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "trireme/base/error.hpp"
+#include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
 
@@ -21,6 +22,13 @@ Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges
   shift_ = 64 - std::countr_zero(capacity);
   uint32_t rank = 0;
   for (const Merge& merge : merges) insert(pair_of(merge.left, merge.right), rank++, merge.joined);
+}
+
+Bpe::Bpe(TextMap<TokenId> characters, const std::array<TokenId, 256>& byte_ids,
+         std::span<const Merge> merges)
+    : Bpe(byte_ids, merges) {
+  from_characters_ = true;
+  characters_ = std::move(characters);
 }
 
 void Bpe::insert(uint64_t pair, uint32_t rank, TokenId joined) {
@@ -41,18 +49,52 @@ const Bpe::Entry* Bpe::find(TokenId left, TokenId right) const {
   return nullptr;
 }
 
-void Bpe::start(std::string_view word, Scratch& scratch) const {
-  auto& symbols = scratch.symbols;
-  symbols.clear();
+namespace {
+
+void append(std::vector<Bpe::Scratch::Symbol>& symbols, TokenId id) {
+  const auto position = static_cast<int32_t>(symbols.size());
+  symbols.push_back({id, position - 1, position + 1, true});
+}
+
+}  // namespace
+
+void Bpe::start_from_bytes(std::string_view word, Scratch& scratch) const {
   bool after_unknown = false;
   for (const char byte : word) {
     const TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
     const bool unknown = id < 0;
     const bool dropped = unknown && (unknown_ < 0 || (fuse_unknown_ && after_unknown));
     after_unknown = unknown;
-    if (dropped) continue;
-    const auto position = static_cast<int32_t>(symbols.size());
-    symbols.push_back({unknown ? unknown_ : id, position - 1, position + 1, true});
+    if (!dropped) append(scratch.symbols, unknown ? unknown_ : id);
+  }
+}
+
+void Bpe::start_from_characters(std::string_view word, Scratch& scratch) const {
+  bool after_unknown = false;
+  for (size_t size; !word.empty(); word.remove_prefix(size)) {
+    size = utf8_step(word).length;
+    const std::string_view character = word.substr(0, size);
+    if (const auto found = characters_.find(character); found != characters_.end()) {
+      append(scratch.symbols, found->second);
+      after_unknown = false;
+    } else if (byte_ids_[0] >= 0) {
+      for (const char byte : character)
+        append(scratch.symbols, byte_ids_[static_cast<uint8_t>(byte)]);
+      after_unknown = false;
+    } else {
+      if (unknown_ >= 0 && !(fuse_unknown_ && after_unknown)) append(scratch.symbols, unknown_);
+      after_unknown = true;
+    }
+  }
+}
+
+void Bpe::start(std::string_view word, Scratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  symbols.clear();
+  if (from_characters_) {
+    start_from_characters(word, scratch);
+  } else {
+    start_from_bytes(word, scratch);
   }
   if (!symbols.empty()) symbols.back().next = -1;
 }

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: the algorithm of HF's `word.rs`, with a heap over (rank,
-// position).
+// Byte-pair encoding of one word, from its bytes or its characters: the algorithm of HF's
+// `word.rs`, with a heap over (rank, position).
 #pragma once
 
 #include <array>
@@ -35,8 +35,12 @@ class Bpe {
   // `byte_ids[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some
   // control characters).
   Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges);
-  // What stands for such a byte; without it the byte is dropped, as in HF. `fuse`: one for several
-  // in a row.
+  // From characters: `characters` are those with a token; of others the tokens of their bytes
+  // (`byte_ids`, all 256 or none) count, else the unknown token.
+  Bpe(TextMap<TokenId> characters, const std::array<TokenId, 256>& byte_ids,
+      std::span<const Merge> merges);
+  // What stands for such a byte or character; without it the byte is dropped, as in HF. `fuse`: one
+  // for several in a row.
   void set_unknown(TokenId id, bool fuse) {
     unknown_ = id;
     fuse_unknown_ = fuse;
@@ -61,9 +65,13 @@ class Bpe {
   const Entry* find(TokenId left, TokenId right) const;
   void insert(uint64_t pair, uint32_t rank, TokenId joined);
   void start(std::string_view word, Scratch& scratch) const;
+  void start_from_bytes(std::string_view word, Scratch& scratch) const;
+  void start_from_characters(std::string_view word, Scratch& scratch) const;
   void merge(Scratch& scratch) const;
 
   std::array<TokenId, 256> byte_ids_;
+  bool from_characters_ = false;
+  TextMap<TokenId> characters_;
   std::vector<Entry> table_;  // open addressing, at most half full
   int shift_ = 0;
   TextMap<TokenId> whole_words_;

@@ -21,24 +21,56 @@ class PreTokenizer {
     std::deque<std::string> storage;
   };
 
-  // Reads the `pre_tokenizer` object: Split, Digits and Sequence, with ByteLevel at the end. Throws
+  // Reads the `pre_tokenizer` object: Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
+  // CharDelimiterSplit, Metaspace, ByteLevel and Sequence; null: a text is one word. Throws
   // UserError(bad_data) with `where` and the name of a type or setting that is not known.
   PreTokenizer(const Json& json, const std::string& where);
 
-  // The words of `text` (valid UTF-8), in place of those that are there.
-  void split(std::string_view text, Words& words) const;
+  // Words are the bytes of a text, for a vocabulary in the byte-level alphabet.
+  bool byte_level() const { return byte_level_; }
+
+  // The words of `text` (valid UTF-8), in place of those that are there. `at_start`: the whole text
+  // starts with it.
+  void split(std::string_view text, bool at_start, Words& words) const;
 
  private:
-  // With a pattern: cuts a piece at the start and the end of each match. Without: ByteLevel's
-  // add_prefix_space, a piece that does not start with a space gets one.
-  struct Stage {
-    std::optional<Regex> pattern;
+  // What becomes of the matches of a pattern and of what is between them.
+  enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+  enum class Kind {
+    split,        // at the matches of `pattern`
+    space_first,  // ByteLevel's add_prefix_space: a piece that does not start with a space gets one
+    metaspace,    // spaces become `mark`, and one is put in front
+    alphabet,     // bytes become characters of the byte-level alphabet, for the stages behind it
   };
+  enum class Prepend { never, first, always };
+  struct Stage {
+    Kind kind = Kind::split;
+    std::optional<Regex> pattern = {};
+    Behavior behavior = Behavior::isolated;
+    bool invert = false;
+    std::string mark = {};
+    Prepend prepend = Prepend::never;
+  };
+  struct Span {
+    std::string_view text;
+    bool match;
+  };
+  static Behavior behavior_of(const Json& json, const std::string& otherwise,
+                              const std::string& where);
   void read(const Json& json, const std::string& where);
-  void run(const Stage& stage, Words& words) const;
+  void read_sequence(const Json& json, const std::string& where);
+  void read_byte_level(const Json& json, const std::string& where);
+  void read_metaspace(const Json& json, const std::string& where);
+  void add_split(const char* pattern, Behavior behavior, const std::string& where);
+  static void run(const Stage& stage, bool at_start, Words& words);
+  static void cut(const Stage& stage, std::string_view piece, Regex::Cursor& cursor,
+                  std::vector<Span>& spans);
+  static void join(Behavior behavior, const std::vector<Span>& spans,
+                   std::vector<std::string_view>& pieces);
 
   std::vector<Stage> stages_;
   bool byte_level_ = false;
+  bool in_alphabet_ = false;  // words leave the stages as characters of the alphabet
 };
 
 }  // namespace trireme::text

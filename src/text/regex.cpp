@@ -53,6 +53,9 @@ class Translator {
       out_ += "\\p{White_Space}";  // PCRE2's own \s has U+180E too
     } else if (next == 'S') {
       out_ += "\\P{White_Space}";
+    } else if (next == 'u' && four_digits()) {  // of a character
+      out_.append("\\x{").append(pattern_.substr(at_ + 1, 4)).append("}");
+      at_ += 4;
     } else {
       const bool alphanumeric = (next >= '0' && next <= '9') || (next >= 'A' && next <= 'Z') ||
                                 (next >= 'a' && next <= 'z');
@@ -64,6 +67,11 @@ class Translator {
                           at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '{';
       while (braces && pattern_[at_] != '}' && at_ + 1 < pattern_.size()) out_ += pattern_[++at_];
     }
+  }
+  bool four_digits() const {
+    const std::string_view digits = pattern_.substr(at_ + 1, 4);
+    return digits.size() == 4 &&
+           digits.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
   }
   // Of (?imx-imx: and the like: m means other things, and Oniguruma knows no s.
   void options() const {

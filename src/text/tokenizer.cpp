@@ -1,10 +1,5 @@
 #include "trireme/text/tokenizer.hpp"
 
-#include <utf8proc.h>
-
-#include <algorithm>
-#include <cstdlib>
-
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/progress.hpp"
@@ -15,21 +10,6 @@ namespace trireme::text {
 namespace {
 
 constexpr uint64_t largest_tokenizer_file = uint64_t{128} << 20;  // the largest known has 33 MiB
-
-std::string nfc(std::string_view text) {
-  const bool ascii =
-      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
-  if (ascii) return std::string(text);
-  utf8proc_uint8_t* out = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &out,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (length < 0) throw InternalError(base::text("utf8proc: ", utf8proc_errmsg(length)));
-  std::string normal(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
-  std::free(out);
-  return normal;
-}
 
 }  // namespace
 
@@ -46,9 +26,7 @@ struct Tokenizer::Impl {
       }
     }
   }
-  std::string normalize(std::string_view text) const {
-    return model.nfc ? nfc(text) : std::string(text);
-  }
+  std::string normalize(std::string_view text) const { return model.normalizer.run(text); }
 
   std::string source;  // file, for messages
   TokenizerModel model;
@@ -96,7 +74,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
         ids.push_back(piece.id);
         continue;
       }
-      model.pre_tokenizer.split(piece.text, words);
+      model.pre_tokenizer.split(
+          piece.text, raw.text.data() == text.data() && piece.text.data() == normal.data(), words);
       for (const std::string_view word : words.list) model.bpe.encode(word, scratch, ids);
     }
   }
@@ -105,18 +84,22 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
   return ids;
 }
 
-std::string_view Tokenizer::token_bytes(TokenId id) const {
+void Tokenizer::decode_next(TokenId id, Skip skip, DecodeState& state, std::string& out) const {
   const Vocabulary& vocabulary = impl_->model.vocabulary;
-  return vocabulary.has(id) ? std::string_view(vocabulary.bytes(id)) : std::string_view();
+  if (!vocabulary.has(id) || (skip == Skip::special && is_special(id))) return;
+  impl_->model.decoder.push(vocabulary.token(id), vocabulary.bytes(id), state, out);
+}
+
+void Tokenizer::decode_end(DecodeState& state, std::string& out) const {
+  impl_->model.decoder.finish(state, out);
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, Skip skip) const {
-  std::string bytes;
-  for (const TokenId id : ids) {
-    if (skip == Skip::special && is_special(id)) continue;
-    bytes += token_bytes(id);
-  }
-  return first_invalid_utf8(bytes) == std::string::npos ? bytes : utf8_lossy(bytes);
+  std::string out;
+  DecodeState state;
+  for (const TokenId id : ids) decode_next(id, skip, state, out);
+  decode_end(state, out);
+  return out;
 }
 
 std::optional<std::string> Tokenizer::id_to_token(TokenId id) const {
@@ -165,27 +148,14 @@ StreamingDecoder::StreamingDecoder(Tokenizer tokenizer, Skip skip)
     : tokenizer_(std::move(tokenizer)), skip_(skip) {}
 
 std::string StreamingDecoder::push(TokenId id) {
-  if (skip_ == Skip::special && tokenizer_.is_special(id)) return "";
-  held_ += tokenizer_.token_bytes(id);
   std::string out;
-  size_t done = 0;
-  while (done < held_.size()) {
-    const Utf8Step step = utf8_step(std::string_view(held_).substr(done));
-    if (step.kind == Utf8::incomplete) break;
-    if (step.kind == Utf8::valid) {
-      out.append(held_, done, step.length);
-    } else {
-      append_utf8(out, 0xFFFD);
-    }
-    done += step.length;
-  }
-  held_.erase(0, done);
+  tokenizer_.decode_next(id, skip_, state_, out);
   return out;
 }
 
 std::string StreamingDecoder::finish() {
-  std::string out = utf8_lossy(held_);
-  held_.clear();
+  std::string out;
+  tokenizer_.decode_end(state_, out);
   return out;
 }
 

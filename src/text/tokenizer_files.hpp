@@ -11,6 +11,8 @@
 
 #include "text/added_tokens.hpp"
 #include "text/bpe.hpp"
+#include "text/decoder.hpp"
+#include "text/normalizer.hpp"
 #include "text/pre_tokenizer.hpp"
 #include "text/vocabulary.hpp"
 #include "trireme/text/chat_template.hpp"
@@ -23,7 +25,8 @@ struct TokenizerModel {
   Vocabulary vocabulary;
   Bpe bpe;
   PreTokenizer pre_tokenizer;
-  bool nfc = false;  // the normaliser; none otherwise
+  Normalizer normalizer;
+  Decoder decoder;
   std::vector<AddedToken> added;
   std::vector<TokenId> prefix;  // what the post-processor puts in front
   std::vector<TokenId> suffix;  // and behind

@@ -58,6 +58,19 @@ bool is_true(const Json& model, const char* key) {
   return found != model.end() && *found == true;
 }
 
+// The unknown token and whether several in a row are one; what becomes of unknown parts of a text.
+std::string set_unknown(const Json& model, const Vocabulary& vocabulary, Bpe& bpe,
+                        const std::string& where) {
+  if (absent(model, "unk_token")) return "are dropped";
+  const auto id = model["unk_token"].is_string()
+                      ? vocabulary.find(model["unk_token"].get_ref<const std::string&>())
+                      : std::nullopt;
+  VALIDATE(id.has_value(), ExitCode::bad_data, where, ": model.unk_token ",
+           model["unk_token"].dump(), " is not in the vocabulary: the file is damaged");
+  bpe.set_unknown(*id, is_true(model, "fuse_unk"));
+  return "become " + model["unk_token"].dump();
+}
+
 // What becomes of bytes that have no token.
 void read_unknown(const Json& model, const Vocabulary& vocabulary,
                   std::span<const TokenId> byte_ids, Bpe& bpe, const std::string& where) {
@@ -73,16 +86,7 @@ void read_unknown(const Json& model, const Vocabulary& vocabulary,
   VALIDATE(!is_true(model, "byte_fallback"), ExitCode::bad_data, where,
            ": model.byte_fallback with no token for the bytes ", base::join(missing),
            " is not known");
-  std::string fate = "are dropped";
-  if (!absent(model, "unk_token")) {
-    const auto id = model["unk_token"].is_string()
-                        ? vocabulary.find(model["unk_token"].get_ref<const std::string&>())
-                        : std::nullopt;
-    VALIDATE(id.has_value(), ExitCode::bad_data, where, ": model.unk_token ",
-             model["unk_token"].dump(), " is not in the vocabulary: the file is damaged");
-    bpe.set_unknown(*id, is_true(model, "fuse_unk"));
-    fate = "become " + model["unk_token"].dump();
-  }
+  const std::string fate = set_unknown(model, vocabulary, bpe, where);
   log::info(base::text(where, ": the vocabulary has no token for the bytes ", base::join(missing),
                        ": in texts they ", fate));
 }
@@ -139,35 +143,68 @@ void check_bpe_settings(const Json& model, const std::string& where) {
   }
 }
 
-Bpe read_bpe(const Json& model, Vocabulary& vocabulary, const std::string& where) {
+// "<0x00>" to "<0xFF>"; -1 for all where one is missing or byte_fallback is off.
+std::array<TokenId, 256> fallback_tokens(const Json& model, const Vocabulary& vocabulary) {
+  std::array<TokenId, 256> ids{};
+  const std::string_view digits = "0123456789ABCDEF";
+  for (size_t byte = 0; byte < ids.size(); ++byte) {
+    const std::string token{'<', '0', 'x', digits[byte / 16], digits[byte % 16], '>'};
+    ids[byte] = vocabulary.find(token).value_or(-1);
+  }
+  const bool complete = std::ranges::none_of(ids, [](TokenId id) { return id < 0; });
+  if (!complete || !is_true(model, "byte_fallback")) ids.fill(-1);
+  return ids;
+}
+
+// Tokens that are one character.
+TextMap<TokenId> characters_of(const Vocabulary& vocabulary) {
+  TextMap<TokenId> characters;
+  for (TokenId id = 0; id < vocabulary.size(); ++id) {
+    const std::string& token = vocabulary.token(id);
+    if (vocabulary.has(id) && !token.empty() && utf8_step(token).length == token.size())
+      characters.emplace(token, id);
+  }
+  return characters;
+}
+
+Bpe read_byte_level_bpe(const Json& model, const Vocabulary& vocabulary, const std::string& where) {
+  const auto byte_ids = byte_tokens(vocabulary);
+  Bpe bpe(byte_ids, read_merges(model, vocabulary, where));
+  read_unknown(model, vocabulary, byte_ids, bpe, where);
+  return bpe;
+}
+
+Bpe read_character_bpe(const Json& model, const Vocabulary& vocabulary, const std::string& where) {
+  const auto byte_ids = fallback_tokens(model, vocabulary);
+  VALIDATE(byte_ids[0] >= 0 || !is_true(model, "byte_fallback"), ExitCode::bad_data, where,
+           ": model.byte_fallback without tokens for all of the 256 bytes (<0x00> to <0xFF>) is "
+           "not known");
+  Bpe bpe(characters_of(vocabulary), byte_ids, read_merges(model, vocabulary, where));
+  set_unknown(model, vocabulary, bpe, where);
+  return bpe;
+}
+
+enum class Units { bytes, characters };
+
+Bpe read_bpe(const Json& model, Vocabulary& vocabulary, Units units, const std::string& where) {
   const std::string type =
       model.is_object() && model.contains("type") ? type_of(model, "model", where) : "BPE";
   if (type != "BPE") refuse(where, "model type \"" + type + "\" is not known (known: BPE)");
   check_bpe_settings(model, where);
   read_vocabulary(model, vocabulary, where);
-  const auto byte_ids = byte_tokens(vocabulary);
-  Bpe bpe(byte_ids, read_merges(model, vocabulary, where));
-  read_unknown(model, vocabulary, byte_ids, bpe, where);
+  Bpe bpe = units == Units::bytes ? read_byte_level_bpe(model, vocabulary, where)
+                                  : read_character_bpe(model, vocabulary, where);
   if (!is_true(model, "ignore_merges")) return bpe;
   TextMap<TokenId> words;
-  std::string word;
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
-    if (vocabulary.has(id) && token_to_bytes(vocabulary.token(id), word)) words.emplace(word, id);
+    std::string word = vocabulary.token(id);
+    if (!vocabulary.has(id) ||
+        (units == Units::bytes && !token_to_bytes(vocabulary.token(id), word)))
+      continue;
+    words.emplace(std::move(word), id);
   }
   bpe.set_whole_words(std::move(words));
   return bpe;
-}
-
-bool read_normalizer(const Json& json, const std::string& where) {
-  if (json.is_null()) return false;
-  const std::string type = type_of(json, "normalizer", where);
-  if (type == "NFC") return true;
-  if (type != "Sequence")
-    refuse(where, "normalizer type \"" + type + "\" is not known (known: NFC, Sequence)");
-  bool nfc = false;
-  for (const Json& part : member(json, "normalizers", "normalizer", where))
-    nfc = read_normalizer(part, where) || nfc;
-  return nfc;
 }
 
 // The tokens of {"SpecialToken": {"id": name}} by the processor's own table.
@@ -223,23 +260,6 @@ void read_post_processor(const Json& json, TokenizerModel& model, const std::str
     read_post_processor(part, model, where);
 }
 
-// ByteLevel, alone or as Sequence [ByteLevel, Fuse...].
-void check_decoder(const Json& json, bool& byte_level, const std::string& where) {
-  if (json.is_null()) refuse(where, "decoder is null (known: ByteLevel, Fuse, Sequence)");
-  const std::string type = type_of(json, "decoder", where);
-  if (type == "Sequence") {
-    for (const Json& part : member(json, "decoders", "decoder", where))
-      check_decoder(part, byte_level, where);
-  } else if (type == "ByteLevel") {
-    if (byte_level) refuse(where, "decoder ByteLevel stands twice in a Sequence");
-    byte_level = true;
-  } else if (type != "Fuse" ||
-             !byte_level) {  // behind ByteLevel there is one text only, so Fuse changes nothing
-    refuse(where, "decoder type \"" + type +
-                      "\" is not known here (known: ByteLevel, then Fuse, in a Sequence)");
-  }
-}
-
 AddedToken read_added_token(const Json& json, const std::string& where) {
   const Json& content = member(json, "content", "added_tokens[]", where);
   if (!content.is_string() || content == "")
@@ -284,17 +304,25 @@ AddedToken read_added_token(const Json& json, int64_t id, Vocabulary& vocabulary
 TokenizerModel read_tokenizer_json(const Json& json, const std::string& file) {
   if (!json.is_object())
     refuse(file, "not an object but " + kind_of(json) + ": this is no tokenizer.json");
+  const Json& bpe_json = member(json, "model", "tokenizer", file);
+  const auto part = [&](const char* key) { return json.contains(key) ? json[key] : Json(); };
+  PreTokenizer pre_tokenizer(part("pre_tokenizer"), file);
+  Decoder decoder(part("decoder"), file);
+  VALIDATE(pre_tokenizer.byte_level() == decoder.byte_level(), ExitCode::bad_data, file, ": the ",
+           decoder.byte_level() ? "decoder" : "pre_tokenizer",
+           " is ByteLevel, the other of decoder and pre_tokenizer is not: texts would not come "
+           "back");
   Vocabulary vocabulary;
-  Bpe bpe = read_bpe(member(json, "model", "tokenizer", file), vocabulary, file);
-  TokenizerModel model{
-      .vocabulary = std::move(vocabulary),
-      .bpe = std::move(bpe),
-      .pre_tokenizer =
-          PreTokenizer(json.contains("pre_tokenizer") ? json["pre_tokenizer"] : Json(), file),
-      .nfc = json.contains("normalizer") && read_normalizer(json["normalizer"], file),
-      .added = {},
-      .prefix = {},
-      .suffix = {}};
+  Bpe bpe =
+      read_bpe(bpe_json, vocabulary, decoder.byte_level() ? Units::bytes : Units::characters, file);
+  TokenizerModel model{.vocabulary = std::move(vocabulary),
+                       .bpe = std::move(bpe),
+                       .pre_tokenizer = std::move(pre_tokenizer),
+                       .normalizer = Normalizer(part("normalizer"), file),
+                       .decoder = std::move(decoder),
+                       .added = {},
+                       .prefix = {},
+                       .suffix = {}};
   if (!absent(json, "added_tokens")) {
     for (const Json& token : json["added_tokens"]) {
       const int64_t id =
@@ -302,9 +330,6 @@ TokenizerModel read_tokenizer_json(const Json& json, const std::string& file) {
       model.added.push_back(read_added_token(token, id, model.vocabulary, file));
     }
   }
-  bool byte_level = false;
-  check_decoder(json.contains("decoder") ? json["decoder"] : Json(), byte_level, file);
-  if (!byte_level) refuse(file, "decoder without ByteLevel is not known");
   if (json.contains("post_processor")) read_post_processor(json["post_processor"], model, file);
   if (const TokenId gap = model.vocabulary.first_gap(); gap >= 0) {
     log::warning(base::text(file, ": no token has the id ", gap, " (ids below ",

@@ -25,7 +25,7 @@ def sources(module, *names):
 
 # Compiled together: headers are read and templates made once for each.
 UNITS = {
-    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators",
+    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators",
                     "jinja_parser", "jinja_value", "json_text", "pre_tokenizer", "regex", "tokenizer", "tokenizer_config", "tokenizer_export",
                     "tokenizer_json", "utf8", "vocabulary"),
     "config": sources("config", "changes", "convert", "deck", "fault", "hints", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",

@@ -1,6 +1,7 @@
-// Byte-level BPE tokenizers of the Hugging Face kind (`tokenizer.json`): GPT-2, SmolLM2, Llama 3,
-// Qwen2 and their relatives. Ids and texts equal those of the Python package `tokenizers`; what the
-// file asks for and this reader does not know is refused by the name it has in the file.
+// BPE tokenizers of the Hugging Face kind (`tokenizer.json`), on bytes as of GPT-2, SmolLM2, Llama
+// 3, Qwen2 and their relatives, or on characters with bytes for those that have no token, as of
+// Llama 2, Mistral and Gemma. Ids and texts equal those of the Python package `tokenizers`; what
+// the file asks for and this reader does not know is refused by the name it has in the file.
 //
 // Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of
 // utf8proc (2.8: Unicode 15), so characters that are younger than either side's tables may be split
@@ -47,6 +48,14 @@ struct TokenizerParts {
   std::string chat_template;  // "" = none
 };
 
+// Between the tokens of one text that is decoded: bytes that may still become a character, and what
+// has been seen.
+struct DecodeState {
+  std::string held;
+  bool begun = false;
+  int64_t stripped = 0;
+};
+
 class Tokenizer {
  public:
   // Reads `tokenizer.json` and, where they exist, `tokenizer_config.json`,
@@ -64,8 +73,9 @@ class Tokenizer {
   // invalid part of UTF-8 becomes U+FFFD. `clean_up_tokenization_spaces` is never applied: it is
   // lossy.
   std::string decode(std::span<const TokenId> ids, Skip skip = Skip::nothing) const;
-  // The bytes of one token, before UTF-8 is put together; empty outside the vocabulary.
-  std::string_view token_bytes(TokenId id) const;
+  // The same token by token: what is certain with this one, and what is left at the end.
+  void decode_next(TokenId id, Skip skip, DecodeState& state, std::string& out) const;
+  void decode_end(DecodeState& state, std::string& out) const;
 
   // The token as it stands in the file; nullopt outside the vocabulary.
   std::optional<std::string> id_to_token(TokenId id) const;
@@ -105,13 +115,13 @@ class StreamingDecoder {
   explicit StreamingDecoder(Tokenizer tokenizer, Skip skip = Skip::special);
   // The text that became certain with this token; may be empty.
   std::string push(TokenId id);
-  // What is left: at most one U+FFFD. The decoder starts anew.
+  // What is left. The decoder starts anew.
   std::string finish();
 
  private:
   Tokenizer tokenizer_;
   Skip skip_;
-  std::string held_;  // at most 3 bytes: the valid start of an incomplete character
+  DecodeState state_;
 };
 
 // Writes `tokenizer.json` and `tokenizer_config.json` into an existing folder; HF's `tokenizers`

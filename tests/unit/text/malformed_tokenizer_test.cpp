@@ -118,23 +118,40 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
          [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; });
   refuse("model.end_of_word_suffix = \"</w>\"",
          [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
-  refuse("normalizer type \"Lowercase\"", [](json& j) {
-    j["normalizer"] = {{"type", "Lowercase"}};
+  refuse("normalizer type \"Precompiled\"", [](json& j) {
+    j["normalizer"] = {{"type", "Precompiled"}};
   });
-  refuse("normalizer type \"Prepend\"", [](json& j) {
+  refuse("normalizer.prepend is missing", [](json& j) {
     j["normalizer"] = {{"type", "Sequence"},
                        {"normalizers", json::array({{{"type", "NFC"}}, {{"type", "Prepend"}}})}};
   });
-  refuse("pre_tokenizer is null", [](json& j) { j["pre_tokenizer"] = nullptr; });
-  refuse("pre_tokenizer type \"Metaspace\"", [](json& j) {
+  refuse("normalizer Replace has no pattern", [](json& j) {
+    j["normalizer"] = {{"type", "Replace"}, {"content", "x"}};
+  });
+  refuse("normalizer.strip_left is", [](json& j) {
+    j["normalizer"] = {{"type", "Strip"}, {"strip_left", 1}, {"strip_right", true}};
+  });
+  for (const json& other :
+       {json(), json{{"type", "Digits"}}, json{{"type", "Metaspace"}, {"replacement", "_"}}}) {
+    refuse("the decoder is ByteLevel, the other", [&](json& j) { j["pre_tokenizer"] = other; });
+  }
+  refuse("pre_tokenizer type \"UnicodeScripts\"", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+  });
+  refuse("pre_tokenizer.replacement is missing", [](json& j) {
     j["pre_tokenizer"] = {{"type", "Metaspace"}};
   });
-  refuse("no ByteLevel", [](json& j) { j["pre_tokenizer"] = {{"type", "Digits"}}; });
-  refuse("behind ByteLevel", [](json& j) {
-    j["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
+  refuse("replacement \"__\", expected one character", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "__"}};
   });
-  refuse("behavior \"Removed\"",
-         [](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; });
+  refuse("prepend_scheme \"last\"", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+  });
+  refuse("ByteLevel behind ByteLevel", [](json& j) {
+    j["pre_tokenizer"]["pretokenizers"].push_back({{"type", "ByteLevel"}});
+  });
+  refuse("behavior \"Kept\"",
+         [](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Kept"; });
   refuse("post_processor type \"BertProcessing\"", [](json& j) {
     j["post_processor"] = {{"type", "BertProcessing"}};
   });
@@ -142,10 +159,23 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
     j["post_processor"]["processors"][1]["special_tokens"]["<|begin_of_text|>"]["ids"] = {99999};
   });
   refuse("decoder is null", [](json& j) { j["decoder"] = nullptr; });
-  refuse("decoder type \"Metaspace\"", [](json& j) { j["decoder"] = {{"type", "Metaspace"}}; });
-  refuse("decoder type \"Fuse\"", [](json& j) { j["decoder"] = {{"type", "Fuse"}}; });
-  refuse("decoder without ByteLevel", [](json& j) {
+  refuse("decoder has no text `replacement`", [](json& j) {
+    j["decoder"] = {{"type", "Metaspace"}};
+  });
+  refuse("decoder type \"BPEDecoder\"", [](json& j) { j["decoder"] = {{"type", "BPEDecoder"}}; });
+  const json fuse{{"type", "Fuse"}},
+      strip{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 1}};
+  refuse("the pre_tokenizer is ByteLevel, the other", [&](json& j) { j["decoder"] = fuse; });
+  refuse("the pre_tokenizer is ByteLevel, the other", [](json& j) {
     j["decoder"] = {{"type", "Sequence"}, {"decoders", json::array()}};
+  });
+  const auto sequence = [](std::vector<json> parts) {
+    return json{{"type", "Sequence"}, {"decoders", std::move(parts)}};
+  };
+  refuse("decoder type \"Strip\"", [&](json& j) { j["decoder"] = sequence({strip, fuse}); });
+  refuse("stop = 1", [&](json& j) { j["decoder"] = sequence({fuse, strip}); });
+  refuse("decoder type \"ByteLevel\"", [&](json& j) {
+    j["decoder"] = sequence({fuse, {{"type", "ByteLevel"}}});
   });
 }
 

@@ -26,8 +26,8 @@ using Texts = std::vector<std::string>;
 Texts words_of(const json& pre_tokenizer, const std::string& text) {
   const PreTokenizer pieces(pre_tokenizer, "tokenizer.json");
   PreTokenizer::Words words;
-  pieces.split("what an earlier text has left", words);
-  pieces.split(text, words);
+  pieces.split("what an earlier text has left", true, words);
+  pieces.split(text, true, words);
   return {words.list.begin(), words.list.end()};
 }
 
