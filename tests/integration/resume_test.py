@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from trireme_run import ENDS_AS_USUAL, ENDS_AT_ONCE, SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless
+from trireme_run import ENDS_AS_USUAL, ENDS_AT_ONCE, PATIENCE, SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless
 
 SABOTEUR = """
 import json, os, pathlib, sys
@@ -234,7 +234,7 @@ class Resume(ProgramTest):
         """Both find the folder free; one gets it, the other leaves at once."""
         jobs = [self.start("ppo", "ppo.toml", "run.dir=raced", "run.iterations=100000", "ckpt.interval=0") for _ in range(2)]
         try:
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + PATIENCE
             while all(job.process.poll() is None for job in jobs):
                 self.assertLess(time.monotonic(), deadline, "two jobs live in one folder")
                 time.sleep(0.01)

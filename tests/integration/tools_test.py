@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 
-from trireme_run import PROGRAM, Job, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
+from trireme_run import PATIENCE, PROGRAM, Job, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
 
 
 class Tools(ProgramTest):
@@ -114,7 +114,7 @@ class Tools(ProgramTest):
         want = {(line["index"], line["sample"]): line for line in read_lines(self.folder / "whole.jsonl")}
         partial, job = self.folder / "killed.jsonl.partial", self.folder / "killed.jsonl.job"
         killed = Job([*options, "killed.jsonl", "--max-batch", "1"], self.folder, ranks=2)
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not partial.exists() or partial.read_bytes().count(b"\n") < 8:
             self.assertLess(time.monotonic(), end)
             self.assertIsNone(killed.process.poll(), "it is still at work")
