@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "build_facts.hpp"
+#include "cli/common_options.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
@@ -29,35 +30,6 @@ std::string build_text() {
                     torch_build, "\n  MPI       ", mpi_build, "\n  HDF5      ", hdf5_version,
                     "\n  Kokkos    ", kokkos_version, "\n  CUDA      ", cuda_build,
                     "\n  GPUs      ", gpu_variant, "\n");
-}
-
-template <class E>
-void add_words(CLI::App& app, E& value, const std::string& help) {
-  const std::vector<std::string> words(std::begin(config::Words<E>::list),
-                                       std::end(config::Words<E>::list));
-  app.add_option_function<std::string>(
-         "--dtype",
-         [&value, words](const std::string& word) {
-           value = static_cast<E>(std::find(words.begin(), words.end(), word) - words.begin());
-         },
-         base::text(help, " (default ", config::to_string(value), ")"))
-      ->check(CLI::IsMember(words));
-}
-void add_dtype(CLI::App& app, config::ComputeType& dtype) {
-  add_words(app, dtype, "Compute type; auto: bf16 where all ranks multiply it natively, else fp32");
-}
-void add_dtype(CLI::App& app, config::DType& dtype) {
-  add_words(app, dtype, "Type of the stored weights");
-}
-
-void add_device(CLI::App& app, config::Device& device) {
-  app.add_option_function<std::string>(
-         "--device",
-         [&device](const std::string& word) {
-           device = config::choice_of<config::Device>(word).value();
-         },
-         "auto: GPUs where every rank sees one; cpu; cuda (default auto)")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
 bool speaks() { return job::speaks_for_job(job::process_environment); }
@@ -284,24 +256,30 @@ class Parser {
            "answers); default model")
         ->check(CLI::IsMember({"model", "int8"}));
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
+    add_reading(*sub, c->reading);
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
     add_dtype(*sub, c->dtype);
   }
 
   void add_score() {
     auto c = std::make_shared<tools::ScoreCommand>();
-    auto* sub = add_tool("score", "Log-probabilities of given texts, and rewards", c, Needs::mpi,
-                         [](const auto& command, const comm::Session* session) {
+    auto* sub = add_tool("score", "Log-probabilities of given answers or texts, and rewards", c,
+                         Needs::mpi, [](const auto& command, const comm::Session* session) {
                            return tools::run_score(command, *session);
                          });
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
-    sub->add_option("--input", c->input, "Lines with `text` or `input_ids`")->required();
+    sub->add_option(
+           "--input", c->input,
+           "Lines with `prompt` and `response` (log-probabilities of the response), `messages` "
+           "that end with the assistant's turn, or `text` or `input_ids` as they stand")
+        ->required();
     sub->add_option("--output", c->output, "Scores; - for standard output")->required();
     sub->add_option("--temperature", c->temperature, "Divides the logits")
         ->check(CLI::PositiveNumber);
     sub->add_option("--micro-batch-tokens", c->micro_batch_tokens, "Tokens of one forward pass")
         ->check(CLI::PositiveNumber);
+    add_reading(*sub, c->reading);
     add_device(*sub, c->device);
     add_dtype(*sub, c->dtype);
   }
@@ -316,6 +294,7 @@ class Parser {
                     "Lines with `text`, `ids` (--decode) or `messages` (--chat)")
         ->required();
     sub->add_option("--output", c->output, "Result; - for standard output")->required();
+    add_reading(*sub, c->reading);
     auto* decode = sub->add_flag_callback(
         "--decode", [c] { c->mode = tools::TokenizeMode::decode; }, "ids to text");
     sub->add_flag_callback(

@@ -116,6 +116,9 @@ std::string hint_for(std::string_view key) {
   for (const auto& entry : renamed) {
     if (entry.key == key) return base::text("(a name of OpenRLHF): here it is ", entry.here);
   }
+  if (key.starts_with("data.chat_template_kwargs."))
+    return "is in a table, but the variables are the JSON of an object in a text: "
+           "data.chat_template_kwargs = '{\"enable_thinking\": false}'";
   for (const auto& entry : not_built) {
     if (contains_word(key, entry.word))
       return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");

@@ -85,8 +85,8 @@ void add_model_keys(KeyList<Options>& keys) {
       .at_least(0);
 
   keys.add(KEY(critic.path),
-           "Folder of the critic's start; empty: the first reward model, else the actor with a new "
-           "value head.")
+           "Folder of the critic's start, with the policy's tokenizer; empty: the first reward "
+           "model that has it, else the actor with a new value head.")
       .departs("OpenRLHF: critic.model_name_or_path.");
   add_optimizer_keys(
       keys, "critic", [](auto& root) -> auto& { return root.critic; });

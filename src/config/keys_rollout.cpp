@@ -70,6 +70,30 @@ void add_sampling_keys(KeyList<Options>& keys) {
       .departs("Not in OpenRLHF.");
 }
 
+// How records become texts and tokens.
+void add_chat_keys(KeyList<Options>& keys) {
+  keys.add(KEY(data.apply_chat_template),
+           "Renders prompts that are plain texts as a user's turn of the model's chat template. "
+           "Chats are always rendered.");
+  keys.add(KEY(data.chat_template_kwargs),
+           "Variables for the chat template, a JSON object in a text: '{\"enable_thinking\": "
+           "false}'. "
+           "A record's own columns `chat_template_kwargs`, `tools` and `documents` go before it.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(data.date),
+           "Date (YYYY-MM-DD) for templates that call `strftime_now`; empty: the day on which the "
+           "run began, which its checkpoints keep.")
+      .departs("Not in OpenRLHF.");
+  keys.add(
+          KEY(data.special_tokens),
+          "Tokens that the tokenizer puts around plain texts (BOS, EOS). once: not where the text "
+          "has them already, as prompts that were rendered beforehand do; always: also there, with "
+          "a warning; never: texts stay as they are.")
+      .departs("Not in OpenRLHF, which adds none.");
+  keys.add(KEY(data.system_prompt), "System turn in front of every chat that has none.")
+      .departs("Not in OpenRLHF.");
+}
+
 void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.prompt_dataset), "ppo: JSONL files of prompts.").departs("Local files only.");
   keys.add(KEY(data.prompt_probs), "Weights of these files in the mix; empty: by their sizes.")
@@ -107,26 +131,7 @@ void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.margin_key),
            "rm: column of the margin between the two; a line without it has margin 0.")
       .never_empty();
-  keys.add(KEY(data.apply_chat_template),
-           "Renders prompts that are plain texts as a user's turn of the model's chat template. "
-           "Chats are always rendered.");
-  keys.add(KEY(data.chat_template_kwargs),
-           "Variables for the chat template, a JSON object in a text: '{\"enable_thinking\": "
-           "false}'. "
-           "A record's own columns `chat_template_kwargs`, `tools` and `documents` go before it.")
-      .departs("Not in OpenRLHF.");
-  keys.add(KEY(data.date),
-           "Date (YYYY-MM-DD) for templates that call `strftime_now`; empty: the day on which the "
-           "run began, which its checkpoints keep.")
-      .departs("Not in OpenRLHF.");
-  keys.add(
-          KEY(data.special_tokens),
-          "Tokens that the tokenizer puts around plain texts (BOS, EOS). once: not where the text "
-          "has them already, as prompts that were rendered beforehand do; always: also there, with "
-          "a warning; never: texts stay as they are.")
-      .departs("Not in OpenRLHF, which adds none.");
-  keys.add(KEY(data.system_prompt), "System turn in front of every chat that has none.")
-      .departs("Not in OpenRLHF.");
+  add_chat_keys(keys);
   keys.add(KEY(data.max_len), "Longest sequence, prompt and answer together, in tokens.")
       .range(2, 1 << 24);
   keys.add(KEY(data.max_samples), "Lines used of the data.").at_least(1);

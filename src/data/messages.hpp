@@ -1,4 +1,4 @@
-// Conversations in JSON.
+// Conversations in records.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,9 +10,16 @@
 
 namespace trireme::data {
 
-// A list of {"role": text, "content": text, ...}. Throws UserError(bad_data) with `where`
-// ("file:line") and `key`.
+// A list of turns: {"role": text, "content": text, a list of text parts, or null, ...}, or
+// ShareGPT's {"from": ..., "value": text}. Throws UserError(bad_data) with `where` ("file:line")
+// and `key`.
 std::vector<text::Message> read_messages(const text::OrderedJson& json, const std::string& key,
                                          const std::string& where);
+
+// Anthropic HH: "\n\nHuman: ...\n\nAssistant: ..." in one text.
+bool is_dialogue(const std::string& text);
+std::vector<text::Message> read_dialogue(const std::string& text);
+// Where the last answer begins, after "Assistant:".
+size_t end_of_dialogue_prompt(const std::string& text);
 
 }  // namespace trireme::data

@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "data/messages.hpp"
 #include "data/read_together.hpp"
 #include "trireme/base/error.hpp"
 
@@ -26,39 +25,36 @@ std::vector<text::TokenId> token_ids(const Record& record, const std::string& ke
   return ids;
 }
 
-InputRecord read_input(const Record& record) {
-  InputRecord input;
-  input.where = record.where();
-  std::string found;
-  for (const char* key : {"prompt", "text", "messages", "input_ids", "ids"}) {
-    if (record.find(key) == nullptr) continue;
-    if (!found.empty())
-      record.fail("both `" + found + "` and `" + key + "`: remove one of the two");
-    found = key;
-  }
-  if (found.empty())
-    record.fail("none of `prompt`, `text`, `messages`, `input_ids`, `ids`: add one");
-  if (found == "messages") {
-    input.messages = record.messages(found);
-  } else if (found == "prompt" || found == "text") {
-    input.text = record.text(found);
-  } else {
-    input.ids = token_ids(record, found);
-  }
-  if (const text::OrderedJson* flag = record.find("add_generation_prompt")) {
-    if (!flag->is_boolean())
-      record.fail("`add_generation_prompt` is " + text::kind_of(*flag) +
-                  ", expected true or false: correct it");
-    input.add_generation_prompt = flag->get<bool>();
-  }
-  return input;
+bool flag(const Record& record, const std::string& key) {
+  const text::OrderedJson* value = record.find(key);
+  if (value == nullptr) return false;
+  if (!value->is_boolean())
+    record.fail("`" + key + "` is " + text::kind_of(*value) +
+                ", expected true or false: correct it");
+  return value->get<bool>();
+}
+
+text::GenerationPrompt asked_opening(const Record& record,
+                                     const std::vector<text::Message>& messages) {
+  const bool open = flag(record, "add_generation_prompt"),
+             continued = flag(record, "continue_final_message");
+  if (open && continued)
+    record.fail(
+        "both `add_generation_prompt` and `continue_final_message` are true: a turn is opened or "
+        "continued, keep one");
+  if (continued) return text::GenerationPrompt::continued;
+  if (open) return text::GenerationPrompt::with;
+  const bool closed = record.find("add_generation_prompt") != nullptr;
+  return closed ? text::GenerationPrompt::without : opening_after(messages);
 }
 
 // What the encoding of a prompt adds to its record.
 struct EncodedPrompt {
   std::string text;  // PromptRecord::prompt
   std::vector<text::TokenId> ids;
-  static constexpr auto fields = std::tuple{&EncodedPrompt::text, &EncodedPrompt::ids};
+  Remarks remarks = 0;
+  static constexpr auto fields =
+      std::tuple{&EncodedPrompt::text, &EncodedPrompt::ids, &EncodedPrompt::remarks};
 };
 
 PromptRecord made_of(const Record& record, Origin origin, EncodedPrompt encoded,
@@ -66,7 +62,9 @@ PromptRecord made_of(const Record& record, Origin origin, EncodedPrompt encoded,
   PromptRecord made;
   made.origin = origin;
   made.prompt = std::move(encoded.text);
-  made.messages = parse_prompt(record, options).messages;
+  Prompt prompt = parse_prompt(record, options);
+  made.messages = std::move(prompt.messages);
+  made.variables = std::move(prompt.variables);
   made.ids = std::move(encoded.ids);
   if (const text::OrderedJson* label = record.find(options.keys.label)) {
     made.label_json = text::dump(*label);
@@ -78,6 +76,31 @@ PromptRecord made_of(const Record& record, Origin origin, EncodedPrompt encoded,
 
 }  // namespace
 
+InputRecord read_input(const Record& record) {
+  InputRecord input;
+  input.where = record.where();
+  std::string found;
+  for (const char* key : {"prompt", "text", "messages", "conversations", "input_ids", "ids"}) {
+    if (record.find(key) == nullptr) continue;
+    if (!found.empty())
+      record.fail("both `" + found + "` and `" + key + "`: remove one of the two");
+    found = key;
+  }
+  if (found.empty())
+    record.fail("none of `prompt`, `text`, `messages`, `input_ids`, `ids`: add one");
+  if (found == "messages" || found == "conversations" ||
+      (found == "prompt" && record.is_list(found))) {
+    input.messages = read_chat(record, {});
+    input.variables = record.variables();
+  } else if (found == "prompt" || found == "text") {
+    input.text = record.text(found);
+  } else {
+    input.ids = token_ids(record, found);
+  }
+  input.opening = asked_opening(record, input.messages);
+  return input;
+}
+
 PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& tokenizer,
                           const EncodingTeam& team) {
   PromptSet set;
@@ -85,12 +108,12 @@ PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& toke
   const std::set<std::string> known{options.keys.prompt, options.keys.messages, options.keys.label};
   const auto encode = [&](const Record& record) {
     Prompt prompt = read_prompt(record, options, tokenizer);
-    return EncodedPrompt{std::move(prompt.text), std::move(prompt.ids)};
+    return EncodedPrompt{std::move(prompt.text), std::move(prompt.ids), prompt.remarks};
   };
   read_together<EncodedPrompt>(
       options, set.counts_, team, encode,
       [&](const Record& record, Origin origin, EncodedPrompt encoded) {
-        if (!admission.admit(record, encoded.ids.size(), "prompt")) return false;
+        if (!admission.admit(record, encoded.ids.size(), "prompt", encoded.remarks)) return false;
         set.records_.push_back(made_of(record, origin, std::move(encoded), options, known));
         return true;
       });
@@ -113,18 +136,22 @@ InputRecord InputReader::record() const {
   return read_input(Record(line_.value(), file_, lines_.line()));
 }
 
-std::vector<text::TokenId> InputRecord::encode(const text::Tokenizer& tokenizer) const {
+std::string InputRecord::render(const text::Tokenizer& tokenizer) const {
   try {
-    if (ids) {
-      for (const text::TokenId id : *ids) {
-        VALIDATE(id < tokenizer.vocab_size(), ExitCode::bad_data, "token id ", id,
-                 " is outside the vocabulary of ", tokenizer.vocab_size(), ": correct it");
-      }
-      return *ids;
+    return tokenizer.render_chat(messages, opening, variables);
+  } catch (const UserError& error) { throw UserError(error.code(), where + ": " + error.what()); }
+}
+
+std::vector<text::TokenId> InputRecord::encode(const text::Tokenizer& tokenizer,
+                                               text::SpecialTokens special) const {
+  try {
+    if (!messages.empty()) return tokenizer.encode_chat(messages, opening, variables);
+    if (text) return tokenizer.encode(*text, special);
+    for (const text::TokenId id : *ids) {
+      VALIDATE(id < tokenizer.vocab_size(), ExitCode::bad_data, "token id ", id,
+               " is outside the vocabulary of ", tokenizer.vocab_size(), ": correct it");
     }
-    if (text) return tokenizer.encode(*text, text::SpecialTokens::added);
-    return tokenizer.encode_chat(messages, add_generation_prompt ? text::GenerationPrompt::with
-                                                                 : text::GenerationPrompt::without);
+    return *ids;
   } catch (const UserError& error) { throw UserError(error.code(), where + ": " + error.what()); }
 }
 

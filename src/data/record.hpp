@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "data/messages.hpp"
+#include "trireme/data/answer.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/text/json_text.hpp"
 
@@ -24,6 +26,10 @@ class Record {
   std::string text(const std::string& key) const;  // a text that must be there
   std::optional<double> number(const std::string& key) const;
   std::vector<text::Message> messages(const std::string& key) const;
+  bool is_list(const std::string& key) const;
+  // What the record's columns `tools`, `documents` and `chat_template_kwargs` say to a chat
+  // template: a JSON object, or "" when they say nothing.
+  std::string variables() const;
   // The fields whose keys are not in `known`, as a JSON object.
   std::string others(const std::set<std::string>& known) const;
 
@@ -32,19 +38,21 @@ class Record {
   text::OrderedJson json_;
 };
 
-// The prompt of a record: a conversation (from the messages key, or a prompt in the form user_turn)
-// or plain text.
-struct Prompt {
-  std::vector<text::Message> messages;  // empty: plain text
-  std::string text;  // what is encoded; of messages the rendered text with the generation prompt
-  std::vector<text::TokenId> ids;
-};
+// The column that holds a chat: messages, the prompt's when that is a list, or ShareGPT's
+// `conversations`; "": none. Throws UserError(bad_data) when two do.
+std::string chat_column(const Record& record, const RecordKeys& keys);
+// The chat there.
+std::vector<text::Message> read_chat(const Record& record, const RecordKeys& keys);
 // The conversation with the deck's system turn in front when it has none.
 std::vector<text::Message> with_system(std::vector<text::Message> messages,
                                        const SetOptions& options);
+// The prompt of a record: a conversation (a chat, or a prompt in the form user_turn) or plain text.
 Prompt read_prompt(const Record& record, const SetOptions& options,
                    const text::Tokenizer& tokenizer);
 Prompt parse_prompt(const Record& record, const SetOptions& options);  // the same, not encoded
+
+// A line of `generate`, `score` and `tokenize`.
+InputRecord read_input(const Record& record);
 
 // Counts and refuses what cannot be used.
 class Admission {
@@ -52,7 +60,7 @@ class Admission {
   Admission(const SetOptions& options, SetCounts& counts);
   // Whether a record with this many tokens is kept. `what` is "prompt" or "sequence". Throws
   // UserError(bad_data) under Unusable::stop.
-  bool admit(const Record& record, size_t tokens, const char* what);
+  bool admit(const Record& record, size_t tokens, const char* what, Remarks remarks = 0);
 
  private:
   const SetOptions& options_;
@@ -61,9 +69,6 @@ class Admission {
 
 // Appends `more` to `ids`.
 void append(std::vector<text::TokenId>& ids, const std::vector<text::TokenId>& more);
-// The tokenizer's eos; throws UserError(bad_data) when it has none.
-text::TokenId required_eos(const text::Tokenizer& tokenizer);
-
 // Throw UserError: configuration when no file is named, bad_data when no row is left.
 void check_files(const SetOptions& options);
 void check_rows(const SetOptions& options, const SetCounts& counts);

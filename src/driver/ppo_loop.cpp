@@ -42,7 +42,7 @@ int64_t schedule_steps(const config::Options& options, int64_t iterations) {
 
 std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.eval.dataset.empty()) return std::nullopt;
-  return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
+  return reward::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
 learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles,
@@ -73,9 +73,9 @@ std::optional<learn::PretrainingTexts> load_texts(const Run& run,
 
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : run_(options, session, config::Command::ppo),
-      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
-      prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_,
-                                   run_.roles.world)),
+      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options)),
+      prompts_(reward::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_,
+                                    run_.roles.world)),
       sampler_(
           learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),

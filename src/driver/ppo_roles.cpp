@@ -24,7 +24,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   const config::Options& options = run.options;
   const comm::Roles& roles = run.roles;
   tokenizer.check_model(actor_start.spec.shape.vocab);
-  if (options.has_critic()) critic_start = learn::critic_start(options, actor_start);
+  if (options.has_critic()) start_critic();
   learn::check_positions(options, actor_start, critic_start);
   if (roles.reward) {
     scorer = std::make_unique<reward::Scorer>(
@@ -57,6 +57,16 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   weight_bridge_ =
       std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
                                      !roles.world.all(!roles.generator || shared.empty()));
+}
+
+void PpoRoles::start_critic() {
+  critic_start = learn::critic_start(run.options, actor_start);
+  const auto [path, passed_over] = learn::critic_path(run.options);
+  if (passed_over.empty() || !run.leads()) return;
+  log::warning(base::text("the critic starts from ", path.empty() ? "the actor's shape" : path,
+                          ", not from the reward model ", passed_over,
+                          ", to which the policy's token ids are other tokens: critic.path says "
+                          "where else to start"));
 }
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {

@@ -55,6 +55,7 @@ struct PpoRoles {
   std::unique_ptr<rollout::Generator> generator;
 
  private:
+  void start_critic();
   void start_generators(const data::PromptSet& prompts);
   // Whether the rollout's log-probs are those of the trainer, bit for bit.
   void compare_numerics();

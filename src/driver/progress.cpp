@@ -64,7 +64,8 @@ std::string to_json(const Progress& p) {
       {"deck", p.deck},
       {"inputs", p.inputs},
       {"resumed_from", p.resumed_from},
-      {"compute_type", p.compute_type}}
+      {"compute_type", p.compute_type},
+      {"date", p.date}}
       .dump();
 }
 
@@ -107,6 +108,7 @@ Progress progress_from_json(const std::string& text) {
     p.inputs = json.value("inputs", learn::Inputs{});
     p.resumed_from = json.value("resumed_from", std::string{});
     if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
+    p.date = json.value("date", std::string{});
     return p;
   } catch (const nlohmann::json::exception& error) {
     // Its digest fits, so it is no damage.

@@ -58,13 +58,13 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
                                0);  // a relative path: ranks may have started in other folders
 }
 
-std::optional<config::DType> stored_compute_type(const std::string& resume,
-                                                 const std::filesystem::path& checkpoints,
-                                                 const comm::CommView& world) {
-  if (resume == "never") return std::nullopt;
-  std::optional<config::DType> type;
+StoredStart stored_start(const std::string& resume, const std::filesystem::path& checkpoints,
+                         const comm::CommView& world) {
+  StoredStart stored;
+  if (resume == "never") return stored;
   const auto read = [&](checkpoint::Reader& reader) {
-    type = type_of(progress_from_json(reader.state()));
+    const Progress progress = progress_from_json(reader.state());
+    stored = {type_of(progress), progress.date};
   };
   if (takes_named_checkpoint(resume, checkpoints, world)) {
     checkpoint::Reader reader(world, resume);
@@ -72,7 +72,7 @@ std::optional<config::DType> stored_compute_type(const std::string& resume,
   } else {
     checkpoint::load_newest(world, checkpoints, read);
   }
-  return type;
+  return stored;
 }
 
 }  // namespace trireme::driver

@@ -23,10 +23,15 @@ std::string name_of_checkpoint(const std::filesystem::path& checkpoint);
 bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints,
                             const comm::CommView& world);
 
-// The type of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to; nullopt: there
-// is none, or it does not say. Collective over world.
-std::optional<config::DType> stored_compute_type(const std::string& resume,
-                                                 const std::filesystem::path& checkpoints,
-                                                 const comm::CommView& world);
+// What a run decided at its first start where the deck did not say.
+struct StoredStart {
+  std::optional<config::DType> compute_type;  // nullopt: there is no checkpoint, or it does not say
+  std::optional<std::string> date;  // of chat templates; nullopt: there is no checkpoint; "": it is
+                                    // from before there was a date
+};
+// That of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to. Collective over
+// world.
+StoredStart stored_start(const std::string& resume, const std::filesystem::path& checkpoints,
+                         const comm::CommView& world);
 
 }  // namespace trireme::driver

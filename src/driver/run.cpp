@@ -10,6 +10,7 @@
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
+#include "trireme/text/chat_template.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -28,6 +29,12 @@ const config::Options& same_on_all_ranks(const config::Options& deck, const comm
   learn::require_same_program(world);
   learn::require_same_deck(world, config::dump_deck(deck));
   return deck;
+}
+
+// The deck's date, else the one with which the run began, else today at rank 0. Collective.
+void settle_date(std::string& date, const std::optional<std::string>& stored,
+                 const comm::CommView& world) {
+  if (date.empty()) date = world.broadcast(stored.value_or(text::today()), 0);
 }
 
 std::vector<job::RankPlace> shared_places(const config::Options& options,
@@ -59,9 +66,11 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run,
   machine::log_start(options, roles, session, std::string(config::to_string(command)), places,
                      threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
-  const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
-  options.model.dtype = config::to_choice(machine::settle_compute_type(
-      asked_type, stored, options.train.exact_products, roles.world, roles.topology, device));
+  const auto stored = stored_start(options.ckpt.resume, folder.checkpoints(), roles.world);
+  settle_date(options.data.date, stored.date, roles.world);
+  options.model.dtype = config::to_choice(
+      machine::settle_compute_type(asked_type, stored.compute_type, options.train.exact_products,
+                                   roles.world, roles.topology, device));
 }
 
 model::StoredType Run::export_type(const model::ModelSpec& spec) const {

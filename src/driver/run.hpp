@@ -32,7 +32,7 @@ struct Run {
 
   std::optional<trace::Phase> starting{std::in_place,
                                        trace::Name{"start"}};  // until the first iteration
-  config::Options options;                                     // model.dtype settled
+  config::Options options;                                     // model.dtype and data.date settled
   config::ComputeType asked_type;                              // what the deck says
   const comm::Session& session;
   config::Command command;

@@ -67,6 +67,7 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
+  progress.date = run_.options.data.date;
   if (run_.leads())
     metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl",
                                                           progress.metrics_cursor);

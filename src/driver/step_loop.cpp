@@ -50,7 +50,7 @@ learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer,
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
                    config::Command command)
     : run_(options, session, command),
-      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
+      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options)),
       rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_,
                                  run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),

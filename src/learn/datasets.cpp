@@ -12,13 +12,16 @@
 namespace trireme::learn {
 namespace {
 
-void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tokens) {
+void log_counts(const data::SetCounts& counts, const char* what, const data::SetOptions& options) {
+  const int64_t max_tokens = options.max_tokens;
   const int64_t rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0});
   std::string line = base::text("data: ", rows, " ", what);
   if (counts.too_long > 0)
     line += base::text(", ", counts.too_long, " longer than ", max_tokens, " tokens left out");
   if (counts.empty > 0) line += base::text(", ", counts.empty, " empty ones left out");
   log::info(line);
+  for (const data::RemarkLine& remark : data::describe_remarks(counts, options))
+    remark.warning ? log::warning("data: " + remark.text) : log::info("data: " + remark.text);
 }
 
 // The ranks of a node encode together.
@@ -41,6 +44,25 @@ class NodeTeam {
 
 }  // namespace
 
+text::SpecialTokens special_tokens_of(config::AddSpecialTokens choice) {
+  switch (choice) {
+    case config::AddSpecialTokens::once: return text::SpecialTokens::once;
+    case config::AddSpecialTokens::always: return text::SpecialTokens::added;
+    case config::AddSpecialTokens::never: break;
+  }
+  return text::SpecialTokens::none;
+}
+
+text::Tokenizer load_tokenizer(const config::Options& options) {
+  const auto& data = options.data;
+  if (!data.chat_template_kwargs.empty())
+    text::check_template_variables(data.chat_template_kwargs, "data.chat_template_kwargs",
+                                   ExitCode::configuration);
+  if (!data.date.empty()) text::check_date(data.date, "data.date", ExitCode::configuration);
+  return text::Tokenizer::load(options.tokenizer_path())
+      .with_template_inputs({data.chat_template_kwargs, data.date});
+}
+
 data::SetOptions set_options(const config::Options& options, const config::Strings& files,
                              int64_t max_tokens) {
   const auto& data = options.data;
@@ -54,20 +76,21 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
       data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
   set.prompt_form =
       data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
+  set.special_tokens = special_tokens_of(data.special_tokens);
   set.system_prompt = data.system_prompt;
   return set;
 }
 
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
                              const text::Tokenizer& tokenizer, const comm::CommView& world) {
-  const int64_t limit = options.max_len() - 1;
+  const auto wanted = set_options(options, files, options.max_len() - 1);
   const NodeTeam team(world);
   auto set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
-    return data::PromptSet::load(set_options(options, files, limit), tokenizer, team);
+    return data::PromptSet::load(wanted, tokenizer, team);
   }();
   require_same_rows(world, base::join(files), set);
-  if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
+  if (world.rank() == 0) log_counts(set.counts(), "prompts", wanted);
   return set;
 }
 
@@ -83,7 +106,7 @@ TrainingSet load_training(const config::Options& options, const config::Strings&
                  : TrainingSet(data::SftSet::load(wanted, tokenizer, team));
   }();
   require_same_rows(world, base::join(files), set);
-  if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
+  if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", wanted);
   return set;
 }
 

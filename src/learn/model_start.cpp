@@ -9,6 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/model/model_files.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
@@ -30,6 +31,25 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
 int64_t positions_of(const std::string& path) {
   const bool folder = std::filesystem::exists(std::filesystem::path(path) / "config.json");
   return (folder ? config::load_model_shape(path) : model::open_model(path).shape).max_positions;
+}
+
+// Why a critic from this folder would misread the policy's tokens; empty: it would not, as far as
+// the files tell.
+std::string misread_tokens(const std::string& path, const config::Options& options) {
+  const std::filesystem::path own = path, policy = options.tokenizer_path();
+  std::error_code error;
+  if (!std::filesystem::exists(policy / "tokenizer.json", error) ||
+      std::filesystem::equivalent(own, policy, error))
+    return {};
+  const auto tokenizer = text::Tokenizer::load(policy);
+  if (std::filesystem::exists(own / "tokenizer.json", error) &&
+      !tokenizer.shares_ids_with(text::Tokenizer::load(own)))
+    return "its tokenizer has other tokens for the policy's ids";
+  if (!std::filesystem::exists(own / "config.json", error)) return {};
+  const int64_t rows = config::load_model_shape(own).vocab;
+  if (rows >= tokenizer.vocab_size()) return {};
+  return base::text("it has ", rows, " vocabulary rows, and the policy's tokenizer ",
+                    tokenizer.vocab_size(), " ids");
 }
 
 }  // namespace
@@ -58,13 +78,26 @@ ModelStart actor_start(const config::Options& options) {
   return trained_start(options, model::HeadKind::language);
 }
 
+CriticPath critic_path(const config::Options& options) {
+  if (!options.critic.path.empty()) {
+    const std::string problem = misread_tokens(options.critic.path, options);
+    VALIDATE(problem.empty(), ExitCode::bad_data, "critic.path = ", options.critic.path, ": ",
+             problem, ", so it cannot give them values: name a model with the policy's tokenizer");
+    return {options.critic.path, {}};
+  }
+  CriticPath out;
+  for (const auto& source : options.reward.source) {
+    if (source.kind != config::RewardKind::model) continue;
+    if (misread_tokens(source.path, options).empty()) return {source.path, {}};
+    if (out.passed_over.empty()) out.passed_over = source.path;
+  }
+  out.path = options.model.path;
+  return out;
+}
+
 ModelStart critic_start(const config::Options& options, const ModelStart& actor) {
   const uint64_t seed = static_cast<uint64_t>(options.run.seed) + 1;
-  std::string path = options.critic.path;
-  for (const auto& source : options.reward.source) {
-    if (path.empty() && source.kind == config::RewardKind::model) path = source.path;
-  }
-  if (path.empty()) path = options.model.path;
+  const std::string path = critic_path(options).path;
   if (!path.empty()) return open(path, model::HeadKind::score, options.model.head_dtype, seed);
   return {model::describe(actor.spec.shape, model::HeadKind::score), nullptr, actor.seed};
 }

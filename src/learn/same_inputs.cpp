@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/hash.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/samples.hpp"
@@ -18,6 +19,7 @@
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -163,17 +165,18 @@ void require_same_deck(const comm::CommView& world, const std::string& deck) {
   });
 }
 
-text::Tokenizer load_same_tokenizer(const comm::CommView& world,
-                                    const std::filesystem::path& folder) {
-  auto tokenizer = text::Tokenizer::load(folder);
+text::Tokenizer load_same_tokenizer(const comm::CommView& world, const config::Options& options) {
+  auto tokenizer = load_tokenizer(options);
   const std::string mine = digest_of(tokenizer);
   const std::string first = world.broadcast(mine, 0);
   comm::fail_together(world, [&] {
-    VALIDATE(first == mine, ExitCode::bad_data, "the tokenizer in ", folder.string(),
+    VALIDATE(first == mine, ExitCode::bad_data, "the tokenizer in ", options.tokenizer_path(),
              " is not that of rank 0 (digest ", mine, " here, ", first,
              " there): a file that changed while the job started, a stale cache of its file "
              "system, or another folder on this node; start again");
   });
+  if (world.rank() == 0 && tokenizer.template_asks_for_date() && !options.data.date.empty())
+    log::info("chat template: strftime_now formats " + options.data.date + " (data.date)");
   return tokenizer;
 }
 

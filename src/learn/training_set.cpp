@@ -35,9 +35,8 @@ void append_row(Samples& samples, int64_t row, const data::SftExample& example) 
 }
 
 void append_row(Samples& samples, int64_t row, const data::PreferencePair& pair) {
-  add(samples, row, pair.chosen, {{pair.prompt_length, static_cast<int64_t>(pair.chosen.size())}});
-  add(samples, row, pair.rejected,
-      {{pair.prompt_length, static_cast<int64_t>(pair.rejected.size())}});
+  add(samples, row, pair.chosen, ranges_of(pair.chosen_mask));
+  add(samples, row, pair.rejected, ranges_of(pair.rejected_mask));
 }
 
 int64_t tokens_in(const data::SftExample& example) {

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/data/jsonl.hpp"
+#include "trireme/data/prompt_set.hpp"
 
 namespace trireme::reward {
 namespace {
@@ -18,7 +19,7 @@ std::string request_line(const Request& r) {
       .add("id", std::to_string(r.id))
       .add("prompt", r.prompt)
       .add("response", r.response);
-  if (!r.messages.empty()) line.add_json("messages", r.messages);
+  if (!r.messages.empty()) line.add_json("messages", data::messages_json(r.messages));
   line.add("label", r.label);
   if (!r.extra.empty()) line.add_json("extra", r.extra);
   line.add("finish_reason", to_string(r.finish_reason)).add("iteration", r.iteration);

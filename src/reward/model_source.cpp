@@ -2,17 +2,15 @@
 
 #include "trireme/reward/model_source.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/model/model_files.hpp"
-#include "trireme/text/tokenizer.hpp"
+#include "trireme/reward/reading.hpp"
 #include "trireme/trace/region.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -20,53 +18,6 @@ namespace trireme::reward {
 namespace {
 
 using Sequence = std::vector<int32_t>;
-
-bool same_tokenizer(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code error;
-  if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto json_a = a / "tokenizer.json", json_b = b / "tokenizer.json";
-  if (!std::filesystem::exists(json_a, error) || !std::filesystem::exists(json_b, error))
-    return false;
-  return base::read_file(json_a) == base::read_file(json_b);
-}
-
-// The reward model's own reading of a request.
-class Reencoder {
- public:
-  explicit Reencoder(const std::filesystem::path& folder)
-      : tokenizer_(text::Tokenizer::load(folder)) {}
-
-  Sequence encode(const Request& request) const {
-    if (!request.messages.empty() && tokenizer_.has_chat_template()) {
-      return tokenizer_.encode_chat(conversation(request), text::GenerationPrompt::without);
-    }
-    return tokenizer_.encode(request.prompt + request.response, text::SpecialTokens::added);
-  }
-
- private:
-  // The prompt's turns and the response as the assistant's.
-  static std::vector<text::Message> conversation(const Request& request) {
-    const auto json = nlohmann::json::parse(request.messages, nullptr, false);
-    VALIDATE(json.is_array(), ExitCode::bad_data, "the messages of request ", request.id,
-             " are no JSON array");
-    std::vector<text::Message> out;
-    for (const auto& turn : json) {
-      const bool complete = turn.is_object() && turn.contains("role") && turn["role"].is_string() &&
-                            turn.contains("content") && turn["content"].is_string();
-      VALIDATE(complete, ExitCode::bad_data, "a message of request ", request.id,
-               " has no role and content text");
-      auto extra = turn;
-      extra.erase("role");
-      extra.erase("content");
-      out.push_back({turn["role"].get<std::string>(), turn["content"].get<std::string>(),
-                     extra.empty() ? "" : extra.dump()});
-    }
-    out.push_back({"assistant", request.response, ""});
-    return out;
-  }
-
-  text::Tokenizer tokenizer_;
-};
 
 zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path,
                               const model::ModelFolder& folder,
@@ -105,6 +56,22 @@ model::ModelFolder open_reward_model(const std::string& name, const std::filesys
   return out;
 }
 
+text::Tokenizer own_tokenizer(const model::ModelFolder& folder) {
+  auto tokenizer = text::Tokenizer::load(folder.path);
+  tokenizer.check_model(folder.shape.vocab);
+  return tokenizer;
+}
+
+std::optional<Reading> make_reading(const std::string& name, const model::ModelFolder& folder,
+                                    const ModelEnvironment& environment) {
+  if (!environment.policy_tokenizer) return std::nullopt;
+  return Reading(own_tokenizer(folder), *environment.policy_tokenizer, folder.shape.vocab, name);
+}
+
+int64_t longest(int64_t of_source, int64_t of_run, int64_t positions) {
+  return of_source > 0 ? of_source : of_run > 0 ? of_run : positions;
+}
+
 class ModelSource : public Source {
  public:
   ModelSource(const config::RewardSource& options, std::string name,
@@ -112,17 +79,10 @@ class ModelSource : public Source {
       : name_(std::move(name)),
         environment_(environment),
         folder_(open_reward_model(name_, options.path, environment.normalize)),
-        max_len_(options.max_len > 0 ? options.max_len : environment.max_len),
+        reading_(make_reading(name_, folder_, environment)),
+        max_len_(longest(options.max_len, environment.max_len, folder_.shape.max_positions)),
         batch_tokens_(options.batch_tokens > 0 ? options.batch_tokens : environment.batch_tokens),
         model_(load_model(name_, options.path, folder_, environment)) {
-    if (!environment.policy_tokenizer.empty() &&
-        !same_tokenizer(environment.policy_tokenizer, folder_.path)) {
-      reencoder_.emplace(folder_.path);
-      if (environment.ranks.all.rank() == 0) {
-        log::info(base::text("reward source ", name_,
-                             ": another tokenizer than the policy's, texts are encoded again"));
-      }
-    }
     const auto& shape = folder_.shape;
     if (environment.normalize) scale_ = {*shape.score_mean, *shape.score_std};
     folder_.weights.reset();
@@ -144,7 +104,7 @@ class ModelSource : public Source {
     std::vector<Sequence> out;
     int64_t cut = 0;
     for (const Request& request : requests) {
-      Sequence ids = reencoder_ ? reencoder_->encode(request) : request.ids;
+      Sequence ids = read(request);
       VALIDATE(!ids.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
                " is empty");
       const auto length = static_cast<int64_t>(ids.size());
@@ -161,23 +121,40 @@ class ModelSource : public Source {
     return out;
   }
 
+  Sequence read(const Request& request) {
+    if (!reading_) return request.ids;
+    ReadTokens tokens = reading_->read(request);
+    if (!request.encoded) say(tokens.how);
+    return std::move(tokens.ids);
+  }
+
+  // Each once.
+  void say(ReadAs how) {
+    if (how == ReadAs::written || !said_.insert(how).second || environment_.ranks.all.rank() != 0)
+      return;
+    log::info(base::text("reward source ", name_,
+                         how == ReadAs::encoded_again
+                             ? ": its tokenizer or chat template is not the policy's, so texts are "
+                               "encoded again by its own"
+                             : ": it has no chat template, so chats are read as the policy's "
+                               "template renders them"));
+  }
+
   std::string name_;
   ModelEnvironment environment_;
   model::ModelFolder folder_;
+  std::optional<Reading> reading_;
   int64_t max_len_;
   int64_t batch_tokens_;
   zero::ShardedModel model_;
-  std::optional<Reencoder> reencoder_;
+  std::set<ReadAs> said_;
   learn::ScoreScale scale_;
 };
 
 }  // namespace
 
-void check_model(const config::RewardSource& options, const std::string& name, bool normalize,
-                 const std::filesystem::path& policy_tokenizer) {
-  const model::ModelFolder folder = open_reward_model(name, options.path, normalize);
-  if (!policy_tokenizer.empty() && !same_tokenizer(policy_tokenizer, folder.path))
-    text::Tokenizer::load(folder.path);
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize) {
+  own_tokenizer(open_reward_model(name, options.path, normalize));
 }
 
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name,

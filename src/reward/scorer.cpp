@@ -8,11 +8,13 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
 #include "trireme/reward/model_source.hpp"
+#include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -59,7 +61,7 @@ void Scorer::make_sources() {
                              .normalize = options_.reward.normalize_enable,
                              .max_len = options_.max_len(),
                              .batch_tokens = options_.rollout_micro_batch_tokens(),
-                             .policy_tokenizer = options_.tokenizer_path(),
+                             .policy_tokenizer = tokenizer_,
                              .node_weights = options_.train.node_weights,
                              .rings = rings_,
                              .between = [this] { between_(); }});
@@ -105,7 +107,8 @@ std::vector<Request> Scorer::requests(const Samples& samples, const data::Prompt
     request.prompt = prompt.prompt;
     request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])),
                                          text::Skip::special);
-    if (!prompt.messages.empty()) request.messages = data::messages_json(prompt.messages);
+    request.messages = prompt.messages;
+    request.variables = prompt.variables;
     request.label = prompt.label;
     request.extra = prompt.extra;
     request.finish_reason = samples.finish_reason[s];
@@ -220,6 +223,13 @@ void Scorer::fill_in(Samples& samples) {
                                  found.ref_log_probs.end());
   }
   samples.reward = rewards_.sum(samples.reward_parts);
+}
+
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
+                             const text::Tokenizer& tokenizer, const comm::CommView& world) {
+  auto prompts = learn::load_prompts(options, files, tokenizer, world);
+  require_readable_chats(options, files, tokenizer, prompts, world);
+  return prompts;
 }
 
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,

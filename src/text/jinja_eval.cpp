@@ -39,6 +39,11 @@ void set_member(Members& members, const std::string& key, Value value) {
 
 }  // namespace
 
+Renderer::Renderer(const Source& source, std::string date)
+    : meter_(source), scopes_(1), date_(std::move(date)) {
+  if (!date_.empty()) define("strftime_now", Builtin::strftime_now);
+}
+
 std::string Renderer::run(const Body& body) {
   scopes_.resize(
       2);  // templates may set names that the caller defined, without changing the latter
@@ -251,12 +256,12 @@ Value Renderer::call(const Expression& e) {
                                       " is not known"));
   }
   const Value function = evaluate(callee);
+  if (function.is_builtin() && function.builtin() == Builtin::strftime_now)
+    return strftime_of(arguments(e, callee.text), date_);
   if (function.is_builtin() && function.builtin() != Builtin::method)
     return call_builtin(function.builtin(), arguments(e, callee.text));
-  const bool clock = callee.kind == Expression::Kind::name && callee.text == "strftime_now";
-  const std::string why = clock ? " (a prompt must not depend on the day)" : "";
-  meter_.fail(e.at, base::text("the function '", callee.text, "' is not known", why,
-                               " (known: raise_exception, namespace, range)"));
+  meter_.fail(e.at, base::text("the function '", callee.text, "' is not known",
+                               " (known: raise_exception, namespace, range, strftime_now)"));
 }
 
 }  // namespace trireme::text::jinja

@@ -33,6 +33,8 @@ bool has_method(const Value& object, const std::string& method);
 // name is only found by ['name'].
 bool hides_key(const Value& object, const std::string& name);
 Value call_builtin(Builtin builtin, const Arguments& arguments);
+// Python's datetime(date).strftime(format).
+std::string strftime_of(const Arguments& arguments, const std::string& date);
 Value apply_binary(const Place& place, const Expression& expression, const Value& left,
                    const Value& right);
 // object[key]; Undefined when there is no such item.
@@ -48,7 +50,8 @@ size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 
 class Renderer {
  public:
-  explicit Renderer(const Source& source) : meter_(source), scopes_(1) {}
+  // `date` is what strftime_now formats; "": the function is not defined.
+  explicit Renderer(const Source& source, std::string date = "");
   void define(const std::string& name, Value value) { scopes_[0][name] = std::move(value); }
   std::string run(const Body& body);
 
@@ -78,6 +81,7 @@ class Renderer {
 
   Meter meter_;
   std::vector<Scope> scopes_;
+  std::string date_;
   std::string out_;
 };
 

@@ -192,6 +192,7 @@ bool passes(const Arguments& arguments, size_t index, const Value& value) {
 List choose(const Arguments& arguments, const Value& value, const std::string& name) {
   const bool by_attribute = name.ends_with("attr");
   const size_t test = by_attribute ? 1 : 0;  // index of the test's name
+  if (!value.truth()) return {};             // Jinja looks at nothing else then
   arguments.expect_count(test, test + 2);
   List kept;
   for (const Value& item : iterate(arguments.place, value)) {

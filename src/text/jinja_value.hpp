@@ -28,6 +28,7 @@ enum class Builtin {
   raise_exception,
   make_namespace,
   range,
+  strftime_now,
   method
 };  // method: `text.strip` without a call
 // What bounds the work on a value.

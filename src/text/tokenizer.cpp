@@ -1,5 +1,10 @@
 #include "trireme/text/tokenizer.hpp"
 
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/progress.hpp"
@@ -10,6 +15,24 @@ namespace trireme::text {
 namespace {
 
 constexpr uint64_t largest_tokenizer_file = uint64_t{128} << 20;  // the largest known has 33 MiB
+
+bool same_tokens(const Vocabulary& a, const Vocabulary& b) {
+  if (a.size() != b.size()) return false;
+  for (TokenId id = 0; id < a.size(); ++id) {
+    if (a.has(id) != b.has(id) || (a.has(id) && a.token(id) != b.token(id))) return false;
+  }
+  return true;
+}
+
+// Added tokens, in no order and each once.
+auto searched_tokens(const TokenizerModel& model) {
+  std::set<std::tuple<std::string, TokenId, bool, bool, bool, bool>> out;
+  for (const AddedToken& token : model.added) {
+    out.emplace(token.content, token.id, token.single_word, token.lstrip, token.rstrip,
+                token.normalized);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -54,13 +77,31 @@ Tokenizer Tokenizer::from_parts(const TokenizerParts& parts) {
       read_tokenizer_json(tokenizer_json_of(parts), parts.source), files, parts.source));
 }
 
+namespace {
+
+bool begins_with(std::span<const TokenId> ids, std::span<const TokenId> with) {
+  return ids.size() >= with.size() && std::equal(with.begin(), with.end(), ids.begin());
+}
+
+// Around `ids` what the post-processor adds; with `once` but for what is there.
+void add_special_tokens(const TokenizerModel& model, SpecialTokens special,
+                        std::vector<TokenId>& ids) {
+  const bool once = special == SpecialTokens::once;
+  const std::span<const TokenId> prefix(model.prefix), suffix(model.suffix);
+  if (!once || !begins_with(ids, prefix)) ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  const std::span<const TokenId> rest = std::span<const TokenId>(ids).subspan(prefix.size());
+  const bool ended = rest.size() >= suffix.size() && begins_with(rest.last(suffix.size()), suffix);
+  if (!once || !ended) ids.insert(ids.end(), suffix.begin(), suffix.end());
+}
+
+}  // namespace
+
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
   const size_t invalid = first_invalid_utf8(text);
   VALIDATE(invalid == std::string_view::npos, ExitCode::bad_data,
            "a text to encode is not UTF-8 at byte ", invalid, ": correct the text");
   const TokenizerModel& model = impl_->model;
   std::vector<TokenId> ids;
-  if (special == SpecialTokens::added) ids = model.prefix;
   PreTokenizer::Words words;
   Bpe::Scratch scratch;
   for (const Piece& raw : impl_->raw_tokens.split(text)) {
@@ -79,8 +120,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
       for (const std::string_view word : words.list) model.bpe.encode(word, scratch, ids);
     }
   }
-  if (special == SpecialTokens::added)
-    ids.insert(ids.end(), model.suffix.begin(), model.suffix.end());
+  if (special != SpecialTokens::none) add_special_tokens(model, special, ids);
   return ids;
 }
 
@@ -119,6 +159,23 @@ std::optional<TokenId> Tokenizer::eos_id() const { return impl_->names.eos; }
 std::optional<TokenId> Tokenizer::pad_id() const { return impl_->names.pad; }
 std::span<const TokenId> Tokenizer::eos_ids() const { return impl_->names.eos_ids; }
 
+bool Tokenizer::shares_ids_with(const Tokenizer& other) const {
+  const Vocabulary& a = impl_->model.vocabulary;
+  const Vocabulary& b = other.impl_->model.vocabulary;
+  for (TokenId id = 0; id < std::min(a.size(), b.size()); ++id) {
+    if (a.has(id) && b.has(id) && a.token(id) != b.token(id)) return false;
+  }
+  return true;
+}
+
+bool Tokenizer::encodes_like(const Tokenizer& other) const {
+  if (impl_ == other.impl_) return true;
+  const TokenizerModel& a = impl_->model;
+  const TokenizerModel& b = other.impl_->model;
+  return a.rules == b.rules && a.prefix == b.prefix && a.suffix == b.suffix &&
+         same_tokens(a.vocabulary, b.vocabulary) && searched_tokens(a) == searched_tokens(b);
+}
+
 void Tokenizer::check_model(int64_t rows) const {
   VALIDATE(vocab_size() <= rows, ExitCode::bad_data, impl_->source, ": the token \"",
            id_to_token(vocab_size() - 1).value_or(""), "\" has the id ", vocab_size() - 1,
@@ -129,19 +186,43 @@ void Tokenizer::check_model(int64_t rows) const {
 
 bool Tokenizer::has_chat_template() const { return impl_->names.chat_template.has_value(); }
 
-std::string Tokenizer::render_chat(std::span<const Message> messages,
-                                   GenerationPrompt prompt) const {
+bool Tokenizer::has_special_tokens(std::string_view text) const {
+  const auto text_of = [&](const std::vector<TokenId>& ids) {
+    std::string joined;
+    for (const TokenId id : ids) joined += impl_->model.vocabulary.token(id);
+    return joined;
+  };
+  const std::string prefix = text_of(impl_->model.prefix), suffix = text_of(impl_->model.suffix);
+  return (!prefix.empty() && text.starts_with(prefix)) ||
+         (!suffix.empty() && text.ends_with(suffix));
+}
+
+bool Tokenizer::template_asks_for_date() const {
+  return has_chat_template() && impl_->names.chat_template->asks_for_date();
+}
+
+Tokenizer Tokenizer::with_template_inputs(TemplateInputs inputs) const {
+  Tokenizer made = *this;
+  made.inputs_ = std::move(inputs);
+  return made;
+}
+
+std::string Tokenizer::render_chat(std::span<const Message> messages, GenerationPrompt prompt,
+                                   const std::string& variables) const {
   const SpecialTokenNames& names = impl_->names;
   if (!names.template_error.empty()) throw UserError(ExitCode::bad_data, names.template_error);
   VALIDATE(names.chat_template.has_value(), ExitCode::bad_data, impl_->source,
            ": the model has no chat template, but the data has `messages`: add chat_template.jinja "
            "to the model's folder, or use `prompt`");
-  return names.chat_template->render(messages, prompt, names.texts);
+  return names.chat_template->render(
+      messages, prompt, names.texts,
+      {merged_variables(inputs_.variables, variables), inputs_.date});
 }
 
 std::vector<TokenId> Tokenizer::encode_chat(std::span<const Message> messages,
-                                            GenerationPrompt prompt) const {
-  return encode(render_chat(messages, prompt));
+                                            GenerationPrompt prompt,
+                                            const std::string& variables) const {
+  return encode(render_chat(messages, prompt, variables));
 }
 
 StreamingDecoder::StreamingDecoder(Tokenizer tokenizer, Skip skip)

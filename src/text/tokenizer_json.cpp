@@ -331,6 +331,7 @@ TokenizerModel read_tokenizer_json(const Json& json, const std::string& file) {
     }
   }
   if (json.contains("post_processor")) read_post_processor(json["post_processor"], model, file);
+  model.rules = encoding_rules(json);
   if (const TokenId gap = model.vocabulary.first_gap(); gap >= 0) {
     log::warning(base::text(file, ": no token has the id ", gap, " (ids below ",
                             model.vocabulary.size(), " have a gap)"));

@@ -83,6 +83,14 @@ bool AnswerSet::has_all(int64_t prompt) const {
   return true;
 }
 
+std::string setting_of_earlier_run(const fs::path& path, const std::string& name) {
+  const fs::path job_file = path.string() + ".job";
+  if (!fs::exists(job_file)) return "";
+  const text::Json job = text::read_json_file(job_file.string(), longest_job);
+  const auto found = job.is_object() ? job.find(name) : job.end();
+  return found != job.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& done)
     : output_(path, OutputFile::Leftover::kept) {
   if (output_.partial().empty()) return;

@@ -47,6 +47,9 @@ class AnswerSet {
 // What decides about the answers: name and value of each setting, in one order.
 using AnswerJob = std::vector<std::pair<std::string, std::string>>;
 
+// The value of a setting in what an earlier run of the output `path` was; "": there is none.
+std::string setting_of_earlier_run(const std::filesystem::path& path, const std::string& name);
+
 class AnswerFile {
  public:
   // Adds the answers that an earlier run has left to `done`. Throws UserError: configuration when

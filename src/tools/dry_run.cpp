@@ -12,6 +12,7 @@
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/objective.hpp"
 #include "trireme/reward/model_source.hpp"
+#include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
 
@@ -34,19 +35,21 @@ void check_models(const config::Options& options, config::Command command,
   for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
     if (source.kind == config::RewardKind::model)
-      reward::check_model(source, names[i], options.reward.normalize_enable,
-                          options.tokenizer_path());
+      reward::check_model(source, names[i], options.reward.normalize_enable);
   }
   if (ppo) learn::check_positions(options, trained, critic);
 }
 
-void print_counts(const std::string& key, const data::SetCounts& counts) {
+void print_counts(const std::string& key, const data::SetCounts& counts,
+                  const data::SetOptions& set) {
   std::string line =
       base::text("data: ", key, ", ",
                  std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0}), " records");
   if (counts.too_long > 0) line += base::text(", ", counts.too_long, " too long and left out");
   if (counts.empty > 0) line += base::text(", ", counts.empty, " empty and left out");
   print_line(line);
+  for (const data::RemarkLine& remark : data::describe_remarks(counts, set))
+    print_line((remark.warning ? "warning: " : "data: ") + remark.text);
 }
 
 // Every line of the data, encoded as the run would.
@@ -57,9 +60,16 @@ void check_data(const config::Options& options, config::Command command,
     if (files.empty()) return;
     const data::SetOptions set =
         learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
-    print_counts(key, prompts ? data::PromptSet::load(set, tokenizer).counts()
-                      : pairs ? data::PreferenceSet::load(set, tokenizer).counts()
-                              : data::SftSet::load(set, tokenizer).counts());
+    if (prompts) {
+      const auto loaded = data::PromptSet::load(set, tokenizer);
+      reward::check_chats(options, files, tokenizer, loaded);
+      print_counts(key, loaded.counts(), set);
+      return;
+    }
+    print_counts(key,
+                 pairs ? data::PreferenceSet::load(set, tokenizer).counts()
+                       : data::SftSet::load(set, tokenizer).counts(),
+                 set);
   };
   const bool ppo = command == config::Command::ppo,
              pairs = command == config::Command::rm || command == config::Command::dpo;
@@ -82,7 +92,8 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   const auto roles = config::resolve_ranks(asked.ranks, machine.ranks, node_of_rank);
   config::check_placement(asked, roles);
 
-  const auto tokenizer = text::Tokenizer::load(options.tokenizer_path());
+  if (asked.data.date.empty()) asked.data.date = text::today();
+  const auto tokenizer = learn::load_tokenizer(asked);
   check_models(options, command, tokenizer);
 
   const int nodes = node_of_rank.back() + 1;

@@ -14,6 +14,7 @@
 #include "tools/answer_file.hpp"
 #include "tools/load_weights.hpp"
 #include "tools/prompt_feed.hpp"
+#include "tools/reading.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/agree.hpp"
@@ -22,6 +23,7 @@
 #include "trireme/comm/topology.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/generate/engine.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
@@ -70,8 +72,8 @@ class GenerateTool {
       : command_(command),
         folder_(model::open_model(command.model)),
         spec_(model::describe(folder_.shape, model::HeadKind::language)),
-        tokenizer_(text::Tokenizer::load(command.model)),
         world_(session.world()),
+        tokenizer_(load_tokenizer(command.model, settled_reading())),
         topology_(comm::discover(world_)),
         device_(choose_device()),
         ranks_(make_mesh(command.tensor_parallel)),
@@ -86,9 +88,11 @@ class GenerateTool {
                             spec_.shape.vocab, "--stop-token-ids");
     biases_ =
         text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
-    survey_ = survey_prompts(command_.input, tokenizer_, spec_.shape.max_positions, world_);
-    feed_.emplace(command_.input, tokenizer_, survey_.prompts, ranks_.place(comm::Axis::data),
-                  ranks_.size(comm::Axis::data));
+    const auto special = learn::special_tokens_of(command_.reading.special_tokens);
+    survey_ =
+        survey_prompts(command_.input, tokenizer_, special, spec_.shape.max_positions, world_);
+    feed_.emplace(command_.input, tokenizer_, special, survey_.prompts,
+                  ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
     open_output();
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     threads_.use();
@@ -137,6 +141,17 @@ class GenerateTool {
     return device;
   }
 
+  // The options with the date of all ranks: an earlier run's of the same output, else rank 0's day.
+  const ReadingOptions& settled_reading() {
+    std::string& date = command_.reading.date;
+    comm::fail_together_on_root(world_, [&] {
+      if (date.empty()) date = setting_of_earlier_run(command_.output, "date");
+      if (date.empty()) date = text::today();
+    });
+    date = world_.broadcast(date, 0);
+    return command_.reading;
+  }
+
   // The rank of its replica that hands answers on.
   bool leads_replica() const { return ranks_.place(comm::Axis::tensor) == 0; }
 
@@ -153,21 +168,23 @@ class GenerateTool {
   AnswerJob job() const {
     std::vector<std::string> stop_ids;
     for (const int32_t id : stops_.ids) stop_ids.push_back(base::text(id));
-    return {{"model", learn::digest_of_model(command_.model)},
-            {"prompts", base::text(survey_.prompts, ", digest ", survey_.digest)},
-            {"n", base::text(command_.n)},
-            {"max-new-tokens", base::text(command_.max_new_tokens)},
-            {"min-new-tokens", base::text(command_.min_new_tokens)},
-            {"temperature", as_text(command_.temperature)},
-            {"top-p", as_text(command_.top_p)},
-            {"top-k", base::text(command_.top_k)},
-            {"seed", base::text(command_.seed)},
-            {"stop", as_text(stops_.strings)},
-            {"stop-token-ids", as_text(stop_ids)},
-            {"logit-bias", as_text(command_.logit_bias)},
-            {"dtype", std::string(config::to_string(command_.dtype))},
-            {"weights", std::string(config::to_string(command_.weights))},
-            {"log-probs", command_.log_probs ? "yes" : "no"}};
+    AnswerJob job{{"model", learn::digest_of_model(command_.model)},
+                  {"prompts", base::text(survey_.prompts, ", digest ", survey_.digest)},
+                  {"n", base::text(command_.n)},
+                  {"max-new-tokens", base::text(command_.max_new_tokens)},
+                  {"min-new-tokens", base::text(command_.min_new_tokens)},
+                  {"temperature", as_text(command_.temperature)},
+                  {"top-p", as_text(command_.top_p)},
+                  {"top-k", base::text(command_.top_k)},
+                  {"seed", base::text(command_.seed)},
+                  {"stop", as_text(stops_.strings)},
+                  {"stop-token-ids", as_text(stop_ids)},
+                  {"logit-bias", as_text(command_.logit_bias)},
+                  {"dtype", std::string(config::to_string(command_.dtype))},
+                  {"weights", std::string(config::to_string(command_.weights))},
+                  {"log-probs", command_.log_probs ? "yes" : "no"}};
+    if (tokenizer_.template_asks_for_date()) job.emplace_back("date", command_.reading.date);
+    return job;
   }
 
   void open_output() {
@@ -287,10 +304,10 @@ class GenerateTool {
   GenerateCommand command_;
   model::ModelFolder folder_;
   model::ModelSpec spec_;
+  comm::CommView world_;
   text::Tokenizer tokenizer_;
   text::Stops stops_;
   std::vector<TokenBias> biases_;
-  comm::CommView world_;
   comm::NodeTopology topology_;
   at::Device device_;
   comm::Mesh ranks_;  // data: replicas; tensor: the ranks of one

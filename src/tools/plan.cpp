@@ -6,6 +6,7 @@
 #include "trireme/config/placement.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/job/node_limits.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/machine/memory_check.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/admission.hpp"
@@ -27,10 +28,7 @@ std::string trained_path(const config::Options& options) {
 
 std::optional<model::ModelSpec> critic_of(const config::Options& options) {
   if (!options.has_critic()) return std::nullopt;
-  std::string path = options.critic.path;
-  for (const auto& source : options.reward.source) {
-    if (path.empty() && source.kind == config::RewardKind::model) path = source.path;
-  }
+  const std::string path = learn::critic_path(options).path;
   return described(path.empty() ? trained_path(options) : path, model::HeadKind::score);
 }
 

@@ -10,14 +10,15 @@
 namespace trireme::tools {
 
 PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-                            int64_t max_positions, const comm::CommView& world) {
+                            text::SpecialTokens special, int64_t max_positions,
+                            const comm::CommView& world) {
   PromptSurvey found;
   comm::fail_together(world, [&] {
     data::InputReader lines(file);
     for (; lines.advance(); ++found.prompts) {
       if (found.prompts % world.size() != world.rank()) continue;
       const data::InputRecord record = lines.record();
-      const auto ids = record.encode(tokenizer);
+      const auto ids = record.encode(tokenizer, special);
       const auto tokens = static_cast<int64_t>(ids.size());
       VALIDATE(tokens > 0, ExitCode::bad_data, record.where, ": the prompt has no token");
       VALIDATE(tokens < max_positions, ExitCode::bad_data, record.where, ": the prompt has ",
@@ -40,7 +41,7 @@ std::optional<PromptFeed::Prompt> PromptFeed::next(const AnswerSet& done) {
   while (read_ < prompts_ && lines_.advance()) {
     const int64_t index = read_++;
     if (index % replicas_ != replica_ || done.has_all(index)) continue;
-    return Prompt{index, lines_.record().encode(tokenizer_)};
+    return Prompt{index, lines_.record().encode(tokenizer_, special_)};
   }
   return std::nullopt;
 }

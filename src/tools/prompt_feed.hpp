@@ -25,17 +25,19 @@ struct PromptSurvey {
 // Throws UserError(bad_data) with file:line on all ranks: a line that is none, a prompt without
 // tokens or without room for an answer in `max_positions`.
 PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-                            int64_t max_positions, const comm::CommView& world);
+                            text::SpecialTokens special, int64_t max_positions,
+                            const comm::CommView& world);
 
 // The second reading, of the prompts that go to one replica: the places of a file are dealt out in
 // turn, so texts do not depend on their number.
 class PromptFeed {
  public:
   // `tokenizer` must outlive it.
-  PromptFeed(const std::filesystem::path& file, const text::Tokenizer& tokenizer, int64_t prompts,
-             int replica, int replicas)
+  PromptFeed(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
+             text::SpecialTokens special, int64_t prompts, int replica, int replicas)
       : lines_(file),
         tokenizer_(tokenizer),
+        special_(special),
         prompts_(prompts),
         replica_(replica),
         replicas_(replicas) {}
@@ -50,6 +52,7 @@ class PromptFeed {
  private:
   data::InputReader lines_;
   const text::Tokenizer& tokenizer_;
+  text::SpecialTokens special_;
   int64_t prompts_;
   int replica_, replicas_;
   int64_t read_ = 0;

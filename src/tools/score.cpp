@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "tools/output.hpp"
+#include "tools/reading.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/data/jsonl.hpp"
-#include "trireme/data/prompt_set.hpp"
+#include "trireme/data/score_input.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
@@ -30,8 +32,8 @@ class ScoreTool {
   ScoreTool(const ScoreCommand& command, const comm::Session& session)
       : command_(command),
         world_(session.world()),
-        tokenizer_(text::Tokenizer::load(command.model)),
-        inputs_(data::read_inputs(command.input)) {
+        tokenizer_(load_tokenizer(command.model, command.reading)),
+        inputs_(data::read_score_inputs(command.input)) {
     config::Options options;
     options.model.path = command.model.string();
     options.model.dtype = command.dtype;
@@ -60,9 +62,9 @@ class ScoreTool {
                                    {.ranks = world_,
                                     .device = device_,
                                     .dtype = type,
-                                    .max_len = max_positions_,
+                                    .max_len = 0,
                                     .batch_tokens = command.micro_batch_tokens,
-                                    .policy_tokenizer = command.model});
+                                    .policy_tokenizer = tokenizer_});
     }
   }
 
@@ -99,8 +101,10 @@ class ScoreTool {
     for (int64_t s = 0; s < samples.size(); ++s) {
       data::JsonObject line;
       line.add("index", static_cast<int64_t>(begin) + s);
-      line.add("log_probs", std::span<const float>(values + samples.begin(s) + 1,
-                                                   static_cast<size_t>(samples.length(s) - 1)));
+      const int64_t skipped = samples.prompt_len[static_cast<size_t>(s)];
+      line.add("log_probs",
+               std::span<const float>(values + samples.begin(s) + skipped,
+                                      static_cast<size_t>(samples.length(s) - skipped)));
       if (reward_) line.add("reward", double{rewards.values[static_cast<size_t>(s)]});
       lines += line.str() + "\n";
     }
@@ -108,27 +112,48 @@ class ScoreTool {
   }
 
   void add(size_t i, Samples& samples, std::vector<reward::Request>& requests) const {
-    const auto ids = inputs_[i].encode(tokenizer_);
-    VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
-    VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data,
-             inputs_[i].where, ": the text has ", ids.size(), " tokens, the model takes ",
-             max_positions_, ": shorten it");
+    const data::ScoreInput& input = inputs_[i];
+    data::ScoredTokens tokens =
+        input.tokens(tokenizer_, learn::special_tokens_of(command_.reading.special_tokens));
+    const auto length = static_cast<int64_t>(tokens.ids.size());
+    VALIDATE(length > 0, ExitCode::bad_data, input.where, ": the text has no token");
+    VALIDATE(tokens.first > 0, ExitCode::bad_data, input.where,
+             ": the prompt has no token, so the response follows nothing: score it as `text`");
+    VALIDATE(!input.answer || tokens.first < length, ExitCode::bad_data, input.where,
+             ": the response has no token");
+    VALIDATE(length <= max_positions_, ExitCode::bad_data, input.where, ": the text has ", length,
+             " tokens, the model takes ", max_positions_, ": shorten it");
     samples.add({.id = i,
                  .prompt_row = static_cast<int64_t>(i),
-                 .ids = ids,
-                 .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
+                 .ids = tokens.ids,
+                 .action_ranges = {{tokens.first, length}}});
+    if (reward_) requests.push_back(request_of(i, std::move(tokens)));
+  }
+
+  reward::Request request_of(size_t i, data::ScoredTokens tokens) const {
+    const data::ScoreInput& input = inputs_[i];
     reward::Request request;
     request.id = i;
-    request.ids.assign(ids.begin(), ids.end());
-    request.response = inputs_[i].text.value_or(tokenizer_.decode(ids));
-    requests.push_back(std::move(request));
+    request.prompt = std::move(tokens.prompt);
+    request.prompt_len = tokens.prompt_len;
+    request.ids = std::move(tokens.ids);
+    request.encoded = !input.ids;
+    request.messages = input.messages;
+    request.variables = input.variables;
+    if (input.answer) {
+      request.response = text::content_text(*input.answer);
+      request.answer_fields = input.answer->extra;
+    }
+    // What stands as it is given gets no end token.
+    request.finish_reason = input.answer ? input.finish_reason : FinishReason::length;
+    return request;
   }
 
   ScoreCommand command_;
   comm::CommView world_;
   at::Device device_ = at::kCPU;
   text::Tokenizer tokenizer_;
-  std::vector<data::InputRecord> inputs_;
+  std::vector<data::ScoreInput> inputs_;
   int64_t max_positions_ = 0;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<reward::Source> reward_;

@@ -1,6 +1,8 @@
 #include "tools/output.hpp"
+#include "tools/reading.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/tools/commands.hpp"
 
@@ -13,8 +15,8 @@ std::string line_of(const TokenizeCommand& command, const text::Tokenizer& token
   switch (command.mode) {
     case TokenizeMode::encode:
       VALIDATE(record.text.has_value(), ExitCode::bad_data, record.where, ": a line needs `text`");
-      line.add("ids", std::span<const int32_t>(
-                          tokenizer.encode(*record.text, text::SpecialTokens::added)));
+      line.add("ids", std::span<const int32_t>(record.encode(
+                          tokenizer, learn::special_tokens_of(command.reading.special_tokens))));
       break;
     case TokenizeMode::decode:
       VALIDATE(record.ids.has_value(), ExitCode::bad_data, record.where, ": a line needs `ids`");
@@ -23,10 +25,9 @@ std::string line_of(const TokenizeCommand& command, const text::Tokenizer& token
     case TokenizeMode::chat: {
       VALIDATE(!record.messages.empty(), ExitCode::bad_data, record.where,
                ": a line needs `messages`");
-      const auto prompt = record.add_generation_prompt ? text::GenerationPrompt::with
-                                                       : text::GenerationPrompt::without;
-      line.add("text", tokenizer.render_chat(record.messages, prompt));
-      line.add("ids", std::span<const int32_t>(tokenizer.encode_chat(record.messages, prompt)));
+      const std::string text = record.render(tokenizer);
+      line.add("text", text);
+      line.add("ids", std::span<const int32_t>(tokenizer.encode(text)));
       break;
     }
   }
@@ -36,7 +37,7 @@ std::string line_of(const TokenizeCommand& command, const text::Tokenizer& token
 }  // namespace
 
 ExitCode run_tokenize(const TokenizeCommand& command) {
-  const auto tokenizer = text::Tokenizer::load(command.model);
+  const auto tokenizer = load_tokenizer(command.model, command.reading);
   const auto inputs = data::read_inputs(command.input);
   OutputFile output(command.output);
   for (const auto& record : inputs) output.write(line_of(command, tokenizer, record));

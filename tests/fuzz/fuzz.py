@@ -26,13 +26,14 @@ def sources(module, *names):
 # Compiled together: headers are read and templates made once for each.
 UNITS = {
     "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators",
-                    "jinja_parser", "jinja_value", "json_text", "pre_tokenizer", "regex", "tokenizer", "tokenizer_config", "tokenizer_export",
-                    "tokenizer_json", "utf8", "vocabulary"),
+                    "jinja_parser", "jinja_value", "json_text", "pre_tokenizer", "regex", "template_date", "template_variables", "tokenizer",
+                    "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "utf8", "vocabulary"),
     "config": sources("config", "changes", "convert", "deck", "fault", "hints", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
                       "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
-    "lines": sources("data", "jsonl", "messages", "preference_set", "prompt_set", "record", "sft_set") + sources("reward", "asked"),
+    "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set")
+             + sources("reward", "asked"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
     "base": sources("base", "command", "decimal", "error", "fault_point", "files", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
@@ -42,12 +43,14 @@ UNITS = {
 # The log reads nothing: without sanitizers, which take the compiler of spdlog's templates a quarter of a minute.
 PLAIN = {"log": ["-fno-sanitize=all"]}
 # What is read there comes from others.
-PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("jsonl", "messages", "preference_set", "prompt_set", "record", "sft_set")),
+PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set",
+                                                                              "record", "score_input", "sft_set")),
            "src/reward/asked.cpp", "src/reward/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
            *(f"src/config/{name}.cpp" for name in ("convert", "model_shape", "toml_reader")), "src/job/facts.cpp",
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
            *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators", "jinja_parser",
-                                                  "jinja_value", "json_text", "tokenizer_json")), "src/weightsync/delta_stream.hpp"]
+                                                  "jinja_value", "json_text", "template_date", "template_variables", "tokenizer_json", "tokenizer_rules")),
+           "src/weightsync/delta_stream.hpp"]
 # What stands beside it in these files: writing, opening of files, help.
 BESIDE = {"src/base/samples.cpp": ("to_string", "request_id", "Samples::add", "Samples::append(const Samples& other)"),
           "src/checkpoint/index.cpp": ("stored_type", "Pieces::block"),

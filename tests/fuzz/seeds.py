@@ -299,7 +299,19 @@ LINES = [
     "rejected": "bad", "margin": 0.5},
     {"messages": [USER], "chosen": [ASSISTANT], "rejected": "bad"}, {"chosen": TURNS, "rejected": [USER, {"role": "assistant", "content": "no"}]},
     {"input_ids": [1, 2, 256]}, {"ids": [0]}, {"prompt": "a", "add_generation_prompt": False}, {"prompt": None, "text": "t"},
+    {"prompt": [USER]}, {"prompt": [USER], "response": [ASSISTANT]}, {"prompt": [USER, ASSISTANT], "response": "b"}, {"messages": TURNS},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]}, ASSISTANT]},
+    {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"f": 1}]}, {"role": "tool", "content": "2"}, ASSISTANT]},
+    {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": "s"},
+    {"messages": [USER], "tools": [{"name": "f"}], "documents": "[{\"title\": \"t\"}]", "chat_template_kwargs": {"x": [1, None]}},
+    {"prompt": "1+1=", "messages": TURNS, "chosen": TURNS, "rejected": [USER, {"role": "assistant", "content": "no"}]},
+    {"chosen": [*TURNS, *TURNS], "rejected": TURNS}, {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant:"},
+    {"messages": TURNS, "continue_final_message": True}, {"messages": TURNS, "add_generation_prompt": False},
     # refused, one reason each
+    {"messages": [USER], "tools": 1}, {"messages": [USER], "tools": ["f"]}, {"messages": [USER], "tools": "{"}, {"messages": [USER], "chat_template_kwargs": 1},
+    {"messages": [USER], "chat_template_kwargs": {"messages": 1}}, {"messages": [{"role": "user", "content": None}]},
+    {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {"messages": [{"role": "user", "content": [1]}]}, {"conversations": [{"from": "x", "value": ""}]},
+    {"messages": TURNS, "add_generation_prompt": True, "continue_final_message": True}, {"chosen": [ASSISTANT], "rejected": TURNS},
     [1], 1, "x", {}, {"prompt": 1}, {"prompt": "a", "messages": [USER]}, {"prompt": "a", "text": "b"}, {"messages": 1}, {"messages": []}, {"messages": [1]},
     {"messages": [{}]}, {"messages": [{"role": 1, "content": "x"}]}, {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": []}]},
     {"messages": [{"role": "user", "content": 1}]}, {"messages": [{"role": "user", "content": "no"}]},
@@ -311,6 +323,8 @@ LINES = [
     {"prompt": "a", "response": 1}, {"ids": "x"}, {"ids": [-1]}, {"ids": [1.5]}, {"ids": [2**31]}, {"ids": [300]}, {"prompt": "a",
     "add_generation_prompt": 1}]
 DATA_SETS = [line + b"\n" for line in texts(LINES)] + [
+    json.dumps({"prompt": "a", "response": "b<s>", "finish_reason": "length"}).encode(), json.dumps({"text": "a", "finish_reason": "stop"}).encode(),
+    json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "unlike"}]}).encode(),
     b"\xef\xbb\xbf" + b"\r\n\n \t\n".join(texts(LINES[:3])), b"\n".join(texts([LINES[0]] * 4)), b"", b"\n\n", b"\xff", b'{"prompt":"\xff"}', b"{",
     b'{"prompt":"a","prompt":"b"}', b'{"prompt":' + b"[" * 200, b'{"prompt":"\\ud800"}', b'{"prompt":1e999}', b'{"prompt":"\x01"}',
     json.dumps({"prompt": 'quotes " \\ \t\r\n \x01 \u00e9'}).encode(), json.dumps({"messages": [{"role": "user", "content": "\"\\\t\r\n\x01\ufffd"}]}).encode()]
@@ -393,10 +407,14 @@ SCHEDULER = [b"3", b"node1\nnode2\nnode1\n", b"1-02:03:04\n", b"02:03\n", b"INVA
              b"    Resource_List.walltime = 01:\n\t00:00\n    stime = never\n",
              b"    stime = Thu Jan  1 00:00:00 1801\n    Resource_List.walltime = 01:00:00\n"]
 
+TEMPLATE_INPUTS = [b'It is \n{"format": "%Y-%m-%d %-d %f%z %A %%", "tools": [{"name": "f"}], "x": {"a": [1, null]}}', b'\n{"format": "%"}', b"a\n[1]",
+                   b'a\n{"format": 1}', b" \n{}", b'b\n{"messages": []}', b'c\n{"tokenize": true}', b'd\n{"format": "%s"}', b'e\n{"documents": [1.5, {}]}',
+                   b'CONTINUE_FINAL_MESSAGE_TAG\n{"tools": "x"}', b"f\n{", b"g"]
+
 # A response, 0, a label: the pairs of the graders' table, and numbers in every writing.
 PAIRS = [json.loads(line) for line in (pathlib.Path(__file__).resolve().parents[1] / "gold/answers/answers.jsonl").read_text().splitlines()]
 RULES = [f"{pair['answer']}\0{pair['label']}".encode() for pair in PAIRS] + [b"-$1,234.50", b"12:30", b"1.5.2", b"1 234e5", b"1.234.567", b"-.5e-3"]
 
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
-    "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS, "answers": RULES,
+    "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS, "answers": RULES,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

@@ -34,6 +34,7 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/config/model_shape.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/data/score_input.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/text/chat_template.hpp"
 #include "trireme/text/json_text.hpp"
@@ -101,7 +102,31 @@ void chat_template(std::string_view bytes) {
        R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"},
       {"assistant", "hi", ""}};
   const text::ChatTemplate made(std::string(bytes), "fuzz");
-  made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
+  const std::map<std::string, std::string> special{{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  read_or_refuse([&] { made.render(turns, text::GenerationPrompt::with, special); });
+  const text::TemplateInputs inputs{R"({"tools":[{"name":"f","parts":[1,null]}],"n":1})",
+                                    "2026-03-09"};
+  made.render(turns, text::GenerationPrompt::continued, special, inputs);
+}
+// A line of the last turn's text, then the variables.
+void template_inputs(std::string_view bytes) {
+  static const text::ChatTemplate made(
+      "{{ tools | tojson }}{{ documents | tojson }}{{ strftime_now(format) if format }}"
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}",
+      "fuzz");
+  const size_t end = std::min(bytes.find('\n'), bytes.size());
+  const std::string content(bytes.substr(0, end));
+  const std::string variables(bytes.substr(std::min(end + 1, bytes.size())));
+  text::check_template_variables(variables, "fuzz", ExitCode::bad_data);
+  const text::Message turns[] = {{"user", "hello", ""}, {"assistant", content, ""}};
+  const text::TemplateInputs inputs{
+      text::merged_variables(R"({"tools": [], "format": "%Y"})", variables), "2026-03-09"};
+  const auto render = [&](text::GenerationPrompt prompt) {
+    return made.render(turns, prompt, {}, inputs);
+  };
+  const std::string open = render(text::GenerationPrompt::continued);
+  require(open.ends_with("assistant:" + content));
+  require(render(text::GenerationPrompt::without) == open + "</s>");
 }
 void tokenizer(std::string_view bytes) {
   text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz");
@@ -164,11 +189,22 @@ void data_sets(std::string_view bytes) {
       for (int64_t row = 0; row < set.size(); ++row) {
         require(static_cast<size_t>(set[row].prompt_length) <=
                 std::min(set[row].chosen.size(), set[row].rejected.size()));
+        require(set[row].chosen.size() == set[row].chosen_mask.size() &&
+                set[row].rejected.size() == set[row].rejected_mask.size());
+        require(set[row].chosen_mask.back() == 1 && set[row].rejected_mask.back() == 1);
       }
     });
   }
   for (const data::InputRecord& input : data::read_inputs(lenient.files[0]))
     read_or_refuse([&] { input.encode(tokenizer); });
+  read_or_refuse([&] {
+    for (const data::ScoreInput& input : data::read_score_inputs(lenient.files[0])) {
+      read_or_refuse([&] {
+        const data::ScoredTokens made = input.tokens(tokenizer);
+        require(made.prompt_len <= std::ssize(made.ids));
+      });
+    }
+  });
 }
 // In pieces of as many bytes as the first one says.
 void plugin_answers(std::string_view bytes) {
@@ -281,6 +317,7 @@ const std::map<std::string, Target> targets{{"safetensors_header", safetensors_h
                                             {"model_config", model_config},
                                             {"deck", deck},
                                             {"chat_template", chat_template},
+                                            {"template_inputs", template_inputs},
                                             {"tokenizer", tokenizer},
                                             {"data_sets", data_sets},
                                             {"plugin_answers", plugin_answers},

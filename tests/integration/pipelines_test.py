@@ -7,8 +7,9 @@ import math
 import pathlib
 import re
 import shlex
+import shutil
 
-from trireme_run import ROOT, SFT_DECK, ProgramTest, main, read_safetensors, timeless, write_lines
+from trireme_run import ROOT, RULE_SOURCE, SFT_DECK, ProgramTest, main, read_safetensors, timeless, write_lines
 
 BAD_DATA, LOCKED, CONFIGURATION = 65, 73, 78
 RELATIVE, ROUNDING = 1e-5, 1e-6
@@ -93,6 +94,68 @@ class Pipelines(ProgramTest):
         self.succeed("convert", f"{run}/ckpt/step-000006", "converted", "--dtype", "fp32")
         self.assertEqual(read_safetensors(self.folder / "converted" / "model.safetensors"), tensors)
 
+    def rewards_of(self, run, reward_model, prompts):
+        """What ppo's answers get: (prompt's record, response, finish_reason, reward)."""
+        deck = (self.folder / "ppo.toml").read_text().replace(RULE_SOURCE, f'[[reward.source]]\nkind = "model"\npath = "{reward_model}"\n')
+        (self.folder / "judged.toml").write_text(deck)
+        self.succeed("ppo", "judged.toml", f"run.dir={run}", "run.iterations=1", 'data.prompt_dataset=["asked.jsonl"]', "ckpt.interval=0", "data.max_len=96",
+                     "rollout.batch_size=8", "rollout.n_samples_per_prompt=4", "rollout.stop=[]", "rollout.max_new_tokens=4", "train.batch_size=32",
+                     'rollout.logit_bias=["text:7=50", "text:8=50", "text:<|eos|>=50"]', "algo.advantage.estimator=group_norm", "algo.kl.init_coef=0")
+        return [(prompts[line["prompt"]], line["response"].removesuffix("<|eos|>"), line["finish_reason"], line["reward"]) for line in self.samples(run)]
+
+    def scores(self, name, reward_model, lines):
+        write_lines(self.folder / f"{name}.jsonl", lines)
+        self.succeed("score", "--model", "model", "--reward-model", reward_model, "--input", f"{name}.jsonl", "--output", f"{name}-scored.jsonl",
+                     "--dtype", "fp32")
+        return [json.loads(line) for line in (self.folder / f"{name}-scored.jsonl").read_text().splitlines()]
+
+    def test_a_reward_model_reads_the_same_tokens_whoever_asks(self):
+        """ppo, rm and score, texts and chats, whole answers and cut ones; with the tokenizer's file as it is and written anew, and with another template."""
+        chats = [{"messages": [{"role": "user", "content": text}]} for text in QUESTIONS[4:8]]
+        write_lines(self.folder / "asked.jsonl", [{"prompt": text} for text in QUESTIONS[:4]] + chats)
+        rendered = lambda chat: "".join(f"<|bos|>{turn['role']}\n{turn['content']}<|eos|>" for turn in chat["messages"])
+        prompts = {text: {"prompt": text} for text in QUESTIONS[:4]} | {rendered(chat) + "<|bos|>assistant\n": chat for chat in chats}
+        self.succeed("rm", "rm.toml", "run.dir=rm-read", "run.iterations=2", "ckpt.interval=0", "ckpt.save_hf=end", 'eval.dataset=["held-out.jsonl"]',
+                     "eval.steps=2", "actor.adam.lr=1e-2")
+        judge = self.folder / "rm-read" / "hf"
+        anew = shutil.copytree(judge, self.folder / "judge-anew")
+        file = json.loads((anew / "tokenizer.json").read_text())
+        file["model"]["merges"] = [" ".join(merge) if isinstance(merge, list) else merge.split(" ") for merge in file["model"]["merges"]]
+        file["added_tokens"].reverse()
+        (anew / "tokenizer.json").write_text(json.dumps(file, indent=3))
+        brackets = shutil.copytree(anew, self.folder / "judge-brackets")
+        config = json.loads((brackets / "tokenizer_config.json").read_text())
+        config["chat_template"] = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+        (brackets / "tokenizer_config.json").write_text(json.dumps(config))
+
+        answers = self.rewards_of("by-judge", judge, prompts)
+        self.assertEqual({finish for _, _, finish, _ in answers}, {"stop", "length"})
+        self.assertEqual(answers, self.rewards_of("by-anew", anew, prompts), "to the bit")
+        asked = [prompt | {"response": response, "finish_reason": finish} for prompt, response, finish, _ in answers]
+        scored = self.scores("as-asked", judge, asked)
+        self.assertEqual(scored, self.scores("as-anew", anew, asked), "to the bit")
+        for (prompt, response, finish, reward), line in zip(answers, scored, strict=True):
+            self.assertAlmostEqual(line["reward"], reward, places=5, msg=f"{prompt} {response} {finish}")
+            self.assertEqual(len(line["log_probs"]), len(response) + (finish == "stop"))
+
+        # The reward model's own template; as texts that stand as they are.
+        whole = [(prompt, response, finish, reward) for prompt, response, finish, reward in self.rewards_of("by-brackets", brackets, prompts)]
+        end = {"stop": "<|eos|>", "length": ""}
+        texts = ["<|bos|>" + "".join(f"[{turn['role']}] {turn['content']}<|eos|>" for turn in prompt["messages"]) + f"[assistant] {response}{end[finish]}"
+                 if "messages" in prompt else prompt["prompt"] + response + end[finish] for prompt, response, finish, _ in whole]
+        scored = self.scores("in-brackets", brackets, [{"text": text} for text in texts])
+        for text, (_, _, _, reward), line in zip(texts, whole, scored, strict=True):
+            self.assertAlmostEqual(line["reward"], reward, places=5, msg=text)
+        self.assertNotEqual([reward for _, _, _, reward in whole], [reward for _, _, _, reward in answers])
+
+        # Chats from `messages`, as the rendered texts up to the end token; held-out pairs as rm saw them.
+        conversations = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": f"{i}."}]} for i, text in enumerate(QUESTIONS)]
+        as_chats = self.scores("as-chats", judge, conversations)
+        self.assertEqual(as_chats, self.scores("as-texts", judge, [{"text": rendered(chat)} for chat in conversations]))
+        sides = [{"prompt": pair["prompt"], "response": pair[side]} for pair in PAIRS[8:] for side in ("chosen", "rejected")]
+        mean = sum(line["reward"] for line in self.scores("held-out-sides", judge, sides)) / len(sides)
+        self.assertAlmostEqual(mean, json.loads((judge / "config.json").read_text())["mean"], places=4)
+
     def test_reward_model_without_margin(self):
         self.same_at_other_ranks("rm", ["loss", "grad_norm"], "algo.rm.loss=logexp", "run.iterations=3")
 
@@ -115,6 +178,21 @@ class Pipelines(ProgramTest):
         for command in ("rm", "dpo"):
             with self.subTest(command=command):
                 self.resumes_bitwise(command, *EVALUATION)
+
+    def test_a_restart_renders_the_date_with_which_the_run_began(self):
+        """Other prompts would be refused; so is the date of another start, unless the deck allows it: then the checkpoint's still holds."""
+        shutil.copytree(self.folder / "model", self.folder / "dated")
+        (self.folder / "dated" / "chat_template.jinja").write_text(
+            "{{ strftime_now('%Y-%m-%d') }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}")
+        write_lines(self.folder / "chats.jsonl", [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "2"}]} for text in QUESTIONS])
+        common = ["run.dir=dated-run", "model.path=dated", 'data.dataset=["chats.jsonl"]', "train.batch_size=2"]
+        text = self.succeed("sft", "sft.toml", *common, "run.iterations=1", "data.date=2020-01-02").text
+        self.assertIn("strftime_now formats 2020-01-02 (data.date)", text)
+        self.succeed("sft", "sft.toml", *common, "run.iterations=2", code=CONFIGURATION)
+        text = self.succeed("sft", "sft.toml", *common, "run.iterations=2", 'ckpt.allow_changes=["data.date"]').text
+        self.assertIn("strftime_now formats 2020-01-02 (data.date)", text)
+        self.assertIn("resumed after iteration 1", text)
+        self.assertEqual(len(self.metrics("dated-run")), 2)
 
     def test_compute_type(self):
         """A run keeps the type in which it began; checkpoints and exports do not depend on it."""

@@ -233,6 +233,23 @@ class Tools(ProgramTest):
         self.assertIn("hi", line["text"])
         self.assertTrue(line["ids"])
 
+    def test_what_tokenize_says_to_templates_and_texts(self):
+        """The options of the tools that the deck has as keys of [data]; which texts come of it the unit tests know."""
+        shutil.copytree(self.folder / "model", self.folder / "dated")
+        (self.folder / "dated" / "chat_template.jinja").write_text(
+            "{{ strftime_now('%d %b %Y') }}|{{ x }}|{% for t in tools %}{{ t.name }}{% endfor %}|{% for m in messages %}{{ m.content }}.{% endfor %}")
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It is"}]
+        write_lines(self.folder / "chat.jsonl", [{"prompt": messages, "tools": [{"name": "f"}]}])
+        command = ["tokenize", "--model", "dated", "--chat", "--input", "chat.jsonl", "--output", "-"]
+        result = self.succeed(*command, "--date", "2020-01-02", "--chat-template-kwargs", '{"x": 1}')
+        self.assertEqual(json.loads(result.out)["text"], "02 Jan 2020|1|f|hi.It is")
+        for wrong in (["--date", "yesterday"], ["--chat-template-kwargs", "[]"], ["--chat-template-kwargs", '{"messages": 1}']):
+            self.succeed(*command, *wrong, code=64)
+        write_lines(self.folder / "rendered.jsonl", [{"text": "<|bos|>1"}])
+        command = ["tokenize", "--model", "model", "--input", "rendered.jsonl", "--output", "-"]
+        self.assertEqual(json.loads(self.succeed(*command).out)["ids"], [257, 49])
+        self.assertEqual(json.loads(self.succeed(*command, "--special-tokens", "always").out)["ids"], [257, 257, 49])
+
     def test_tokenize_with_hostile_templates(self):
         """A chat template comes with a stranger's model: refused soon, in little memory, by the exit code of bad data."""
         write_lines(self.folder / "chat.jsonl", [{"messages": [{"role": "user", "content": "hi"}]}])

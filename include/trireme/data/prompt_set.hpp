@@ -1,12 +1,17 @@
 // Data sets in JSON-lines files, encoded: prompts for PPO, examples for SFT, pairs for reward
 // models and DPO, and the input of `generate`, `score` and `tokenize`.
 //
-// Encoding: `prompt` and `text` with the post-processor; `messages` are rendered by the model's
-// chat template, then encoded without. A response is encoded on its own, so that the ids in front
-// of it are those that generation sees. Loading is deterministic and local: every rank that loads
-// the same files has the same rows.
+// Encoding: texts with the post-processor, as SetOptions::special_tokens says; chats are rendered
+// by the model's chat template, then encoded without. A response is encoded on its own, so that the
+// ids in front of it are those that generation sees. Loading is deterministic and local: every rank
+// that loads the same files has the same rows.
+//
+// Forms (docs/user/data.md): where a column holds a list it is a chat, in {role, content} or
+// ShareGPT's {from, value}; without a chat column `conversations` is one. The columns `tools`,
+// `documents` and `chat_template_kwargs` of a chat's record go to the template.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,6 +22,7 @@
 #include <tuple>
 #include <vector>
 
+#include "trireme/data/answer.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/text/tokenizer.hpp"
 
@@ -47,6 +53,7 @@ struct SetOptions {
   int64_t max_tokens = -1;  // of the prompt (PPO) or the whole sequence (SFT, pairs); -1 = no limit
   Unusable unusable = Unusable::skip;
   PromptForm prompt_form = PromptForm::plain;
+  text::SpecialTokens special_tokens = text::SpecialTokens::once;  // of texts
   std::string system_prompt;  // put in front of conversations that begin without a system turn;
                               // empty: nothing is
 };
@@ -64,6 +71,7 @@ struct PromptRecord {
   std::string label;       // text; JSON text when the label is not a string; "" when absent
   std::string label_json;  // JSON text; "" when absent
   std::string extra;       // JSON object with every other field; "{}" when there are none
+  std::string variables;   // of messages: JSON object for the chat template; "" when there are none
   std::vector<text::TokenId> ids;
 };
 
@@ -72,7 +80,18 @@ struct SetCounts {
   std::vector<int64_t> rows;  // per file
   int64_t too_long = 0;       // skipped: more than max_tokens
   int64_t empty = 0;          // skipped: no token
+  struct Remarked {
+    int64_t records = 0;
+    std::string first;  // "file:line"
+  };
+  std::array<Remarked, remark_kinds> remarks;
 };
+// A line for each remark that the rows of a set brought up.
+struct RemarkLine {
+  std::string text;
+  bool warning = false;
+};
+std::vector<RemarkLine> describe_remarks(const SetCounts& counts, const SetOptions& options);
 
 // Processes that load the same files at the same time and encode a share of the records each. What
 // a process gets from another one it takes only where both have read the same line, so each has
@@ -106,14 +125,16 @@ struct SftExample {
   Origin origin;
   std::vector<text::TokenId> ids;
   std::vector<uint8_t> loss_mask;  // same length; 1 where the token is a target
-  static constexpr auto fields =
-      std::tuple{&SftExample::ids, &SftExample::loss_mask};  // that the encoding gives
+  Remarks remarks = 0;
+  static constexpr auto fields = std::tuple{&SftExample::ids, &SftExample::loss_mask,
+                                            &SftExample::remarks};  // that the encoding gives
 };
 
 class SftSet {
  public:
-  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or
-  // `text` alone, of which every token but the first is a target (pretraining data).
+  // `messages`, every turn of the assistant a target; or `prompt` and `response`, each a text or
+  // turns, with the response as the target (the tokenizer's eos is put after a text); or `text`
+  // alone, of which every token but the first is a target (pretraining data).
   static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
                      const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
@@ -129,19 +150,24 @@ class SftSet {
 struct PreferencePair {
   Origin origin;
   std::vector<text::TokenId> chosen, rejected;  // prompt and answer
-  int32_t prompt_length = 0;                    // tokens of the prompt at the start of both
+  // 1 where an assistant's turn of the answer is, up to the last token
+  std::vector<uint8_t> chosen_mask, rejected_mask;
+  int32_t prompt_length = 0;  // tokens of the prompt at the start of both
   double margin = 0;
+  Remarks remarks = 0;
   // That the encoding gives.
-  static constexpr auto fields =
-      std::tuple{&PreferencePair::chosen, &PreferencePair::rejected, &PreferencePair::prompt_length,
-                 &PreferencePair::margin};
+  static constexpr auto fields = std::tuple{
+      &PreferencePair::chosen,        &PreferencePair::rejected,      &PreferencePair::chosen_mask,
+      &PreferencePair::rejected_mask, &PreferencePair::prompt_length, &PreferencePair::margin,
+      &PreferencePair::remarks};
 };
 
 class PreferenceSet {
  public:
-  // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that
-  // continues the prompt; without a prompt both are whole conversations that differ in the last
-  // turn), `margin` (number, optional).
+  // `chosen` and `rejected`: answers (a text, or turns that continue it) to `prompt` or `messages`;
+  // or whole chats, whose common beginning is the prompt, whatever the record's other columns are
+  // (UltraFeedback; as texts "\n\nHuman: ...\n\nAssistant: ...": Anthropic HH). `margin`: number,
+  // optional.
   static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
                             const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
@@ -158,13 +184,19 @@ class PreferenceSet {
 struct InputRecord {
   std::string where;                              // "file:line"
   std::optional<std::string> text;                // from `prompt` or `text`
-  std::vector<text::Message> messages;            // from `messages`
+  std::vector<text::Message> messages;            // from `messages`, or a list in `prompt`
   std::optional<std::vector<text::TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
 
-  bool add_generation_prompt = true;  // from `add_generation_prompt`
+  std::string variables;  // of messages: JSON object for the chat template; "" when there are none
+  // How messages are rendered: `add_generation_prompt` and `continue_final_message` of the line
+  // say; without them as a prompt that is to be answered.
+  text::GenerationPrompt opening = text::GenerationPrompt::with;
 
+  // The text of messages. Throws UserError(bad_data) with `where`, as encode() does.
+  std::string render(const text::Tokenizer& tokenizer) const;
   // The ids that a model gets for this record.
-  std::vector<text::TokenId> encode(const text::Tokenizer& tokenizer) const;
+  std::vector<text::TokenId> encode(const text::Tokenizer& tokenizer,
+                                    text::SpecialTokens special = text::SpecialTokens::once) const;
 };
 std::vector<InputRecord> read_inputs(const std::filesystem::path& file);
 

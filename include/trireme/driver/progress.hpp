@@ -69,6 +69,7 @@ struct Progress {
   std::string resumed_from;  // the checkpoint that ckpt.resume named and an earlier start obeyed;
                              // empty: none
   std::string compute_type;  // "fp32" or "bf16"; empty in checkpoints from before it was stored
+  std::string date;          // of chat templates, YYYY-MM-DD; empty as above
   bool operator==(const Progress&) const = default;
 
   bool inside_iteration() const { return phase != driver::phase::between; }

@@ -10,6 +10,12 @@
 
 namespace trireme::learn {
 
+text::SpecialTokens special_tokens_of(config::AddSpecialTokens choice);
+
+// The deck's tokenizer, with what its [data] section says to chat templates (data.date settled).
+// Throws UserError(configuration) where that cannot be used. Local.
+text::Tokenizer load_tokenizer(const config::Options& options);
+
 // What the [data] section says about `files`; `max_tokens` limits the prompt or the whole sequence.
 data::SetOptions set_options(const config::Options& options, const config::Strings& files,
                              int64_t max_tokens);

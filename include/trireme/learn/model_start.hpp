@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
@@ -25,8 +26,16 @@ struct ModelStart {
 // rank opens the files; nothing is collective. UserErrors name the path.
 ModelStart trained_start(const config::Options& options, model::HeadKind head);
 ModelStart actor_start(const config::Options& options);  // with a language-model head
-// critic.path, else the first reward model, else the actor; a score head is drawn when the weights
-// have none.
+// Where the critic starts from: critic.path, else the first reward model that reads the policy's
+// tokens, else the actor. A critic gives each token of the policy a value, so an id has to mean the
+// same token to it. Reads config.json and, where they are there, the tokenizers. Throws
+// UserError(bad_data) for a critic.path with other tokens or too few rows.
+struct CriticPath {
+  std::string path;         // empty: the actor's shape at random
+  std::string passed_over;  // the reward model that has other tokens; empty: none
+};
+CriticPath critic_path(const config::Options& options);
+// The model there; a score head is drawn when the weights have none.
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 

@@ -9,6 +9,7 @@
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/config/model_shape.hpp"
+#include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -23,11 +24,10 @@ void require_same_program(const comm::CommView& world);
 // another complete deck than rank 0.
 void require_same_deck(const comm::CommView& world, const std::string& deck);
 
-// Collective. Reads the tokenizer; throws UserError(bad_data) on every rank when some rank's gives
-// other ids a meaning, or an end, than that of rank 0: the ranks of a node encode prompts together,
-// but each decodes its answers itself.
-text::Tokenizer load_same_tokenizer(const comm::CommView& world,
-                                    const std::filesystem::path& folder);
+// Collective. Reads the deck's tokenizer (load_tokenizer); throws UserError(bad_data) on every rank
+// when some rank's gives other ids a meaning, or an end, than that of rank 0: the ranks of a node
+// encode prompts together, but each decodes its answers itself.
+text::Tokenizer load_same_tokenizer(const comm::CommView& world, const config::Options& options);
 
 // Collective. Throws UserError(bad_data) on every rank, naming `what` and the first rank, when some
 // rank has other rows or other tokens of them than rank 0 (which also shows another tokenizer).

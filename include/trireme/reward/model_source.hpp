@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/comm.hpp"
@@ -14,6 +14,7 @@
 #include "trireme/learn/scoring.hpp"
 #include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::reward {
 
@@ -22,19 +23,18 @@ struct ModelEnvironment {
   at::Device device = at::kCPU;
   config::DType dtype = config::DType::bf16;
   bool normalize = false;        // reward.normalize_enable: (score - mean) / std of its config.json
-  int64_t max_len = 2048;        // where options.max_len is 0
+  int64_t max_len = 2048;        // where options.max_len is 0; 0: the model's positions
   int64_t batch_tokens = 16192;  // where options.batch_tokens is 0
-  std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs,
-                                           // texts are encoded again
-  bool node_weights = true;                // ShardedModelOptions::node_weights
+  std::optional<text::Tokenizer> policy_tokenizer;    // of the requests' ids: see reading.hpp;
+                                                      // nullopt: ids are the reward model's own
+  bool node_weights = true;                           // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
   learn::BetweenMicroBatches between = nullptr;
 };
 
 // Whether the folder has a reward model with all that is asked of it: config.json, the headers of
 // its weights and a tokenizer of its own are read. Local. Throws UserErrors as make_model() would.
-void check_model(const config::RewardSource& options, const std::string& name, bool normalize,
-                 const std::filesystem::path& policy_tokenizer);
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize);
 
 // Loads the model. Collective over environment.ranks.all, and so is every score().
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name,

@@ -14,6 +14,7 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/text/chat_template.hpp"
 
 namespace trireme::reward {
 
@@ -22,13 +23,16 @@ struct Request {
   uint64_t id = 0;  // unique within a call
   std::string prompt;
   std::string response;
-  std::string messages;  // JSON array of the conversation, or empty
-  std::string label;     // what data.label_key held; empty: none
-  std::string extra;     // JSON object of the row's other columns, or empty
+  std::vector<text::Message> messages;  // of the prompt; empty: it is a plain text
+  std::string variables;                // of messages: JSON object for the chat template, or empty
+  std::string answer_fields;  // JSON object of the answer's turn beside role and content, or empty
+  std::string label;          // what data.label_key held; empty: none
+  std::string extra;          // JSON object of the row's other columns, or empty
   FinishReason finish_reason = FinishReason::stop;
   int64_t iteration = 0;
   std::vector<int32_t> ids;  // prompt and response in the policy's tokenizer
   int64_t prompt_len = 0;    // tokens of the prompt
+  bool encoded = false;      // the ids were made of the texts; false: the policy wrote them
 };
 
 struct Scores {

@@ -101,6 +101,11 @@ class Scorer {
   int64_t skipped_groups_ = 0;  // since take_plugin_counters()
 };
 
+// The prompts of a run, read as learn::load_prompts() does; chats have passed
+// require_readable_chats(). Collective over world.
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
+                             const text::Tokenizer& tokenizer, const comm::CommView& world);
+
 // metrics.plugins: what reward plugins did since the last call; null where this rank is no reward
 // rank. Collective over world.
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,

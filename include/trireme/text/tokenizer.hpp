@@ -27,8 +27,8 @@ namespace trireme::text {
 using TokenId = int32_t;
 
 // Whether encode() applies the post-processor (Llama 3: <|begin_of_text|> in front), as HF's
-// add_special_tokens.
-enum class SpecialTokens { none, added };
+// add_special_tokens: not, always, or but for tokens with which the text begins or ends anyway.
+enum class SpecialTokens { none, added, once };
 // Whether decode() leaves tokens marked `special` out, as HF's skip_special_tokens.
 enum class Skip { nothing, special };
 
@@ -90,23 +90,48 @@ class Tokenizer {
   // Ids that end a generation: those of generation_config.json (else config.json) and the
   // tokenizer's own, ascending.
   std::span<const TokenId> eos_ids() const;
+  // Whether both give every text the same ids: the same vocabulary, merges, normaliser,
+  // pre-tokeniser, added tokens and post-processor, however their files write it. False where that
+  // cannot be told from the files.
+  bool encodes_like(const Tokenizer& other) const;
+  // Whether no id means one token here and another one there; either may have ids of its own.
+  bool shares_ids_with(const Tokenizer& other) const;
   // Throws UserError(bad_data) when a token id needs a row that a model of `rows` vocabulary rows
   // does not have.
   void check_model(int64_t rows) const;
 
+  // Whether the text begins or ends with what SpecialTokens::added puts there: it was rendered
+  // beforehand.
+  bool has_special_tokens(std::string_view text) const;
+
   bool has_chat_template() const;
-  // The model's own template over `messages`, as HF's apply_chat_template(tokenize=False).
-  // Throws UserError(bad_data) when the model has none or the template refuses the messages.
-  std::string render_chat(std::span<const Message> messages, GenerationPrompt prompt) const;
+  // Whether the model's template calls strftime_now.
+  bool template_asks_for_date() const;
+  // The same tokenizer, whose template sees these variables, but for those that a call gives, and
+  // this date. Both have passed check_template_variables() and check_date().
+  Tokenizer with_template_inputs(TemplateInputs inputs) const;
+  const TemplateInputs& template_inputs() const { return inputs_; }
+  // The model's own template over `messages`, as HF's apply_chat_template(tokenize=False) with
+  // `variables` (JSON object; "": none) as its keyword arguments. Throws UserError(bad_data) when
+  // the model has none or the template refuses the messages.
+  std::string render_chat(std::span<const Message> messages, GenerationPrompt prompt,
+                          const std::string& variables = "") const;
   // render_chat, encoded without the post-processor (the template writes its own special tokens).
-  std::vector<TokenId> encode_chat(std::span<const Message> messages,
-                                   GenerationPrompt prompt) const;
+  std::vector<TokenId> encode_chat(std::span<const Message> messages, GenerationPrompt prompt,
+                                   const std::string& variables = "") const;
 
  private:
   struct Impl;
   explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
+  TemplateInputs inputs_;
 };
+
+// Throws UserError(code) with `name` when the text is not a JSON object whose keys may be variables
+// of a chat template (HF's own arguments, as `tokenize`, may not).
+void check_template_variables(std::string_view json, const std::string& name, ExitCode code);
+// The members of both objects, those of `over` where both have one; "" is an object without any.
+std::string merged_variables(const std::string& under, const std::string& over);
 
 // Text of a growing sequence. Bytes that may still become a character are held back; the
 // concatenation of all returned pieces and finish() equals Tokenizer::decode of all ids.

@@ -13,6 +13,13 @@
 
 namespace trireme::tools {
 
+// How the lines of an input become tokens, as the deck's keys of these names in [data].
+struct ReadingOptions {
+  std::string chat_template_kwargs;
+  std::string date;  // empty: today
+  config::AddSpecialTokens special_tokens = config::AddSpecialTokens::once;
+};
+
 // `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish.
 // Collective; ranks are replicas of `tensor_parallel` ranks each, which read their prompts
 // themselves and send their answers to rank 0 when they have some. Started again after a run that
@@ -40,6 +47,7 @@ struct GenerateCommand {
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;
+  ReadingOptions reading;
 };
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session);
 
@@ -54,6 +62,7 @@ struct ScoreCommand {
   config::Device device = config::Device::automatic;
   double temperature = 1;
   int64_t micro_batch_tokens = 4096;
+  ReadingOptions reading;
 };
 ExitCode run_score(const ScoreCommand& command, const comm::Session& session);
 
@@ -64,6 +73,7 @@ struct TokenizeCommand {
   std::filesystem::path input;
   std::filesystem::path output;
   TokenizeMode mode = TokenizeMode::encode;
+  ReadingOptions reading;
 };
 ExitCode run_tokenize(const TokenizeCommand& command);
 

@@ -227,6 +227,11 @@ TEST(Deck, NearestKeyByLastWord) {
               HasSubstr("actor.lr is no key (nearest: actor.adam.lr)"));
 }
 
+TEST(Deck, VariablesOfChatTemplatesAreNoTable) {
+  EXPECT_THAT(mistakes("[data.chat_template_kwargs]\nenable_thinking = false"),
+              HasSubstr("data.chat_template_kwargs = '{\"enable_thinking\": false}'"));
+}
+
 TEST(Deck, SetTwice) {
   EXPECT_THAT(mistakes("[run]\nseed = 1\nseed = 2"), HasSubstr("a.toml:3"));
   EXPECT_THAT(mistakes("run.seed = 1\n\"run.seed\" = 2"),

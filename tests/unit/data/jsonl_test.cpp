@@ -113,9 +113,9 @@ TEST_F(Jsonl, RefusalsNameFileLineAndColumn) {
   EXPECT_NE(refuse("{\"messages\": []}").find("an empty list"), std::string::npos);
   EXPECT_NE(refuse("{\"messages\": [{\"role\": \"user\"}]}").find("messages[0] has no `content`"),
             std::string::npos);
-  EXPECT_NE(
-      refuse("{\"messages\": [{\"role\": \"user\", \"content\": [{}]}]}").find("list of parts"),
-      std::string::npos);
+  EXPECT_NE(refuse("{\"messages\": [{\"role\": \"user\", \"content\": [{}]}]}")
+                .find("messages[0].content[0] has no `text`"),
+            std::string::npos);
   EXPECT_NE(refuse("{\"messages\": \"x\"}").find("expected a list of messages"), std::string::npos);
 }
 

@@ -313,7 +313,7 @@ TEST_F(Sets, PreferenceRefusals) {
   EXPECT_NE(
       refuse(
           R"({"chosen": [{"role": "user", "content": "p"}], "rejected": [{"role": "user", "content": "q"}]})")
-          .find("differ in the last turn only"),
+          .find("without a common prompt"),
       std::string::npos);
 }
 

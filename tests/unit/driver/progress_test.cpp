@@ -76,7 +76,7 @@ TEST(Progress, EveryFieldIsNeeded) {
     const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" ||
                           key == "informative_share" || key == "filter" || key == "carried" ||
                           key == "ptx_sampler" || key == "best" || key == "resumed_from" ||
-                          key == "compute_type";
+                          key == "compute_type" || key == "date";
     if (optional) {
       EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
     } else {
@@ -88,6 +88,16 @@ TEST(Progress, EveryFieldIsNeeded) {
     wrong[key] = nlohmann::json::array({nlohmann::json::object()});
     EXPECT_THROW(progress_from_json(wrong.dump()), UserError) << key;
   }
+}
+
+// A checkpoint from before there was a date renders its chats as that run did, without one.
+TEST(Progress, KnowsTheDate) {
+  Progress progress;
+  progress.date = "2026-03-09";
+  EXPECT_EQ(progress_from_json(to_json(progress)), progress);
+  auto old = nlohmann::json::parse(to_json(progress));
+  old.erase("date");
+  EXPECT_EQ(progress_from_json(old.dump()).date, "");
 }
 
 TEST(Progress, KnowsTheComputeType) {

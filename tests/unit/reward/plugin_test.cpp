@@ -244,7 +244,7 @@ TEST_F(Plugin, RequestsAreLinesOfJsonWithEveryField) {
   auto asked = requests(2);
   asked[0].prompt = "p\n\"\\\t\u65e5";
   asked[0].extra = R"({"level":3})";
-  asked[0].messages = R"([{"role":"user","content":"hi"}])";
+  asked[0].messages = {{"user", "hi", ""}};
   asked[0].finish_reason = FinishReason::length;
   asked[0].iteration = 7;
   const auto source = plugin("tee " + heard + " | " + answer_all);

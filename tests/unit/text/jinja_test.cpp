@@ -64,7 +64,7 @@ TEST(ChatTemplate, RefusesByNameAndPosition) {
       {"{{ x is divisibleby(3) }}", "the test 'divisibleby'"},
       {"{{ messages.append(1) }}", "line 1, column 12: the method 'append' of list"},
       {"{{ f(1) }}", "the function 'f'"},
-      {"{{ strftime_now('%Y') }}", "must not depend on the day"},
+      {"{{ strftime_now('%Y') }}", "the function 'strftime_now'"},
       {"{% set x %}a{% endset %}", "a set block with a body"},
       {"{% set a, b = 1, 2 %}", "set of several names"},
       {"{{ (1, 2) }}", "a tuple"},
@@ -289,6 +289,33 @@ TEST(ChatTemplate, TheClockIsNotDefined) {
   EXPECT_EQ(render("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul "
                    "2024{% endif %}"),
             "26 Jul 2024");
+  const std::vector<Message> messages{{"user", "hi", ""}};
+  const auto dated = [&](const std::string& format, const std::string& date) {
+    return ChatTemplate("{{ strftime_now('" + format + "') }}", "x")
+        .render(messages, GenerationPrompt::with, {}, {"", date});
+  };
+  // By Python's datetime(...).strftime(...).
+  EXPECT_EQ(dated("%d %b %Y|%A|%j|%H:%M:%S.%f|%z|%-d|%%", "2024-02-29"),
+            "29 Feb 2024|Thursday|060|00:00:00.000000||29|%");
+  EXPECT_EQ(dated("%U %W %V %G %u %w %p %I", "2027-01-01"), "00 00 53 2026 5 5 AM 12");
+  EXPECT_EQ(dated("", "2024-02-29"), "");
+  for (const char* format : {"%s", "%Ey", "%9Y", "%", "%-", "a%"})
+    EXPECT_THROW(dated(format, "2024-02-29"), UserError) << format;
+  EXPECT_TRUE(ChatTemplate("{{ strftime_now('%Y') }}", "x").asks_for_date());
+  EXPECT_FALSE(ChatTemplate("{{ messages }}", "x").asks_for_date());
+}
+
+TEST(ChatTemplate, DatesAreChecked) {
+  for (const char* date : {"2026-01-31", "1999-12-01", "2024-02-29"})
+    EXPECT_NO_THROW(check_date(date, "data.date", ExitCode::configuration)) << date;
+  for (const char* date : {"", "today", "2026-1-31", "2026-02-29", "2026-13-01", "2026/01/31",
+                           "26-01-31", "2026-01-31 ", "0999-01-01", "2026-00-10", "+026-01-01"})
+    EXPECT_NE(test::error_of(ExitCode::configuration,
+                             [&] { check_date(date, "data.date", ExitCode::configuration); })
+                  .find("data.date = \""),
+              std::string::npos)
+        << date;
+  EXPECT_NO_THROW(check_date(today(), "today", ExitCode::internal));
 }
 
 TEST(ChatTemplate, MayBeRenderedAgain) {
