@@ -1,5 +1,6 @@
 #include "trireme/text/chat_template.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -114,9 +115,13 @@ bool is_content(const jinja::Expression& e, const std::set<std::string>& names) 
 bool loops_over_content(const jinja::Body& body, std::set<std::string>& names) {
   using Kind = jinja::Statement::Kind;
   for (const jinja::Statement& statement : body) {
-    if (statement.kind == Kind::assign && statement.names.size() == 1 &&
+    if (statement.kind == Kind::assign && statement.names.size() == 1 && statement.condition &&
         is_content(*statement.condition, names))
       names.insert(statement.names[0]);
+    if (statement.kind == Kind::macro) {  // as templates name a parameter that takes it
+      const auto& all = statement.names;
+      if (std::find(all.begin() + 1, all.end(), "content") != all.end()) names.insert("content");
+    }
     if (statement.kind == Kind::loop && is_content(*statement.condition, names)) return true;
     for (const auto& branch : statement.branches) {
       if (loops_over_content(branch.body, names)) return true;

@@ -1,6 +1,8 @@
 #include "text/jinja_eval.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "trireme/base/text.hpp"
 
@@ -65,6 +67,7 @@ Renderer::Flow Renderer::execute(const Body& body) {
 
 Renderer::Flow Renderer::execute(const Statement& statement) {
   meter_.charge(statement.at, 1);
+  const Deeper deeper(*this, statement.at);
   switch (statement.kind) {
     case Statement::Kind::text: emit(statement.at, statement.text); return Flow::next;
     case Statement::Kind::output: {
@@ -81,6 +84,10 @@ Renderer::Flow Renderer::execute(const Statement& statement) {
       return Flow::next;
     case Statement::Kind::loop: return loop(statement);
     case Statement::Kind::assign: assign(statement); return Flow::next;
+    case Statement::Kind::unpack: unpack(statement); return Flow::next;
+    case Statement::Kind::macro:
+      scopes_.back()[statement.names[0]] = Macro{&statement, scopes_.size()};
+      return Flow::next;
     case Statement::Kind::break_loop: return Flow::leave_loop;
     case Statement::Kind::continue_loop: return Flow::next_round;
   }
@@ -135,8 +142,68 @@ Renderer::Flow Renderer::loop(const Statement& statement) {
   return flow;
 }
 
+Renderer::Deeper::Deeper(Renderer& renderer, size_t at) : renderer_(renderer) {
+  constexpr int deepest = 800;
+  if (++renderer_.depth_ <= deepest) return;
+  --renderer_.depth_;
+  renderer_.meter_.fail(at, "macros call each other too deeply");
+}
+
+std::string Renderer::rendered(const Body& body) {
+  std::string outer = std::exchange(out_, {});
+  scopes_.emplace_back();
+  execute(body);
+  scopes_.pop_back();
+  return std::exchange(out_, std::move(outer));
+}
+
+void Renderer::unpack(const Statement& statement) {
+  bind(statement, evaluate(*statement.condition), scopes_.back());
+}
+
+void Renderer::bind_parameters(const Statement& macro, const Arguments& arguments) {
+  const size_t count = macro.names.size() - 1;
+  if (arguments.positional.size() > count)
+    arguments.fail(
+        base::text("takes at most ", count, " arguments, found ", arguments.positional.size()));
+  for (const auto& [name, value] : arguments.keywords) {
+    if (std::find(macro.names.begin() + 1, macro.names.end(), name) == macro.names.end())
+      arguments.fail("the argument '" + name + "' is not known");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& name = macro.names[i + 1];
+    const size_t first_default = count - macro.defaults.size();
+    Value value = Undefined::of(name);
+    if (i < arguments.positional.size()) {
+      value = arguments.positional[i];
+    } else if (const auto found = arguments.keywords.find(name);
+               found != arguments.keywords.end()) {
+      value = found->second;
+    } else if (i >= first_default) {
+      value = evaluate(*macro.defaults[i - first_default]);
+    }
+    scopes_.back()[name] = std::move(value);
+  }
+}
+
+Value Renderer::call_macro(const Macro& macro, const Arguments& arguments) {
+  if (scopes_.size() < macro.scopes) arguments.fail("is called outside of where it was defined");
+  const auto open = scopes_.begin() + static_cast<int64_t>(macro.scopes);
+  std::vector<Scope> aside(std::make_move_iterator(open), std::make_move_iterator(scopes_.end()));
+  scopes_.resize(macro.scopes + 1);
+  scopes_.back().clear();
+  bind_parameters(*macro.statement, arguments);
+  std::string text = rendered(macro.statement->branches[0].body);
+  scopes_.resize(macro.scopes);
+  scopes_.insert(scopes_.end(), std::make_move_iterator(aside.begin()),
+                 std::make_move_iterator(aside.end()));
+  arguments.place.charge_text(text.size());
+  return Value(std::move(text));
+}
+
 void Renderer::assign(const Statement& statement) {
-  Value value = evaluate(*statement.condition);
+  Value value = statement.condition ? evaluate(*statement.condition)
+                                    : Value(rendered(statement.branches[0].body));
   const auto& names = statement.names;
   if (names.size() == 1) {
     scopes_.back()[names[0]] = std::move(value);
@@ -165,6 +232,7 @@ Value Renderer::lookup(const Expression& expression) const {
 
 Value Renderer::evaluate(const Expression& e) {
   meter_.charge(e.at, 1);
+  const Deeper deeper(*this, e.at);
   Value value = compute(e);
   // Here every list and mapping comes by, before another is put around it.
   if (value.extent().depth > deepest_value)
@@ -258,6 +326,8 @@ Value Renderer::call(const Expression& e) {
   const Value function = evaluate(callee);
   if (function.is_builtin() && function.builtin() == Builtin::strftime_now)
     return strftime_of(arguments(e, callee.text), date_);
+  if (function.is_macro())
+    return call_macro(function.macro(), arguments(e, "macro " + callee.text));
   if (function.is_builtin() && function.builtin() != Builtin::method)
     return call_builtin(function.builtin(), arguments(e, callee.text));
   meter_.fail(e.at, base::text("the function '", callee.text, "' is not known",

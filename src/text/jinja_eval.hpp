@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,13 @@ struct Arguments {
 
 Value apply_filter(const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& test, const Value& value);
+// Filters and methods of jinja_filters.cpp; nullopt for other names.
+std::optional<Value> apply_more_filters(const std::string& name, const Value& value,
+                                        const Arguments& arguments);
+std::optional<Value> call_more_methods(const std::string& text, const std::string& method,
+                                       const Arguments& arguments);
+// Python's str() of a value; fails for lists and mappings.
+std::string text_of(const Arguments& arguments, const Value& value);
 Value call_method(const Value& object, const std::string& method, const Arguments& arguments);
 bool has_method(const Value& object, const std::string& method);
 // Whether `object.name` is a method or a forbidden attribute of Python's, so that a key of that
@@ -65,6 +73,10 @@ class Renderer {
   void bind(const Statement& statement, const Value& item, Scope& scope);
   List loop_items(const Statement& statement);
   void assign(const Statement& statement);
+  void unpack(const Statement& statement);
+  std::string rendered(const Body& body);  // instead of into the output
+  Value call_macro(const Macro& macro, const Arguments& arguments);
+  void bind_parameters(const Statement& macro, const Arguments& arguments);
   void emit(size_t at, const std::string& text);
   Place place(size_t at) { return {meter_, at}; }
 
@@ -79,9 +91,22 @@ class Renderer {
   Value call(const Expression& expression);
   Arguments arguments(const Expression& expression, std::string callee);
 
+  // Macros may call themselves: what is evaluated within each other is bounded.
+  class Deeper {
+   public:
+    Deeper(Renderer& renderer, size_t at);
+    ~Deeper() { --renderer_.depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    Renderer& renderer_;
+  };
+
   Meter meter_;
   std::vector<Scope> scopes_;
   std::string date_;
+  int depth_ = 0;
   std::string out_;
 };
 

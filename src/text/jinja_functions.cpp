@@ -115,14 +115,6 @@ int64_t length_of(const Arguments& arguments, const Value& value) {
   arguments.fail(value.type_name() + " has no length");
 }
 
-std::string text_of(const Arguments& arguments, const Value& value) {
-  if (value.is_string()) arguments.place.charge_text(value.string().size());
-  std::string problem;
-  std::string text = to_text(value, problem);
-  if (!problem.empty()) arguments.fail(problem);
-  return text;
-}
-
 std::string json_of(const Arguments& arguments, const Value& value) {
   arguments.expect_count(0, 0);
   arguments.expect_keywords({"indent", "ensure_ascii"});
@@ -212,6 +204,14 @@ List choose(const Arguments& arguments, const Value& value, const std::string& n
 
 }  // namespace
 
+std::string text_of(const Arguments& arguments, const Value& value) {
+  if (value.is_string()) arguments.place.charge_text(value.string().size());
+  std::string problem;
+  std::string text = to_text(value, problem);
+  if (!problem.empty()) arguments.fail(problem);
+  return text;
+}
+
 void Arguments::expect_count(size_t least, size_t most) const {
   if (positional.size() < least || positional.size() > most) {
     fail(base::text("takes ", least, " to ", most, " arguments here, found ", positional.size()));
@@ -242,6 +242,7 @@ int64_t Arguments::integer(size_t index) const {
 Value apply_filter(const Value& value, const Arguments& arguments) {
   const std::string name = arguments.callee.substr(arguments.callee.find(' ') + 1);
   if (name == "tojson") return json_of(arguments, value);
+  if (auto found = apply_more_filters(name, value, arguments)) return *found;
   arguments.expect_keywords({});
   if (name == "trim") return strip(arguments, text_of(arguments, value), Side::both);
   if (name == "default" || name == "d") return default_of(arguments, value);
@@ -274,13 +275,16 @@ bool apply_test(const std::string& test, const Value& value) {
   if (test == "boolean") return value.is_bool();
   if (test == "true") return value.is_bool() && value.truth();
   if (test == "false") return value.is_bool() && !value.truth();
+  if (test == "odd") return value.is_int() && value.integer() % 2 != 0;
+  if (test == "even") return value.is_int() && value.integer() % 2 == 0;
   return value.is_string() || value.is_list() || value.is_dict() ||
          value.is_undefined();  // iterable, sequence
 }
 
 bool has_method(const Value& object, const std::string& method) {
   static const std::vector<std::string> of_text{
-      "strip", "lstrip", "rstrip", "startswith", "endswith", "split", "upper", "lower", "replace"};
+      "strip",   "lstrip", "rstrip",     "startswith", "endswith", "split", "upper",   "lower",
+      "replace", "title",  "capitalize", "splitlines", "find",     "count", "isdigit", "join"};
   static const std::vector<std::string> of_dict{"items", "keys", "values", "get"};
   const auto among = [&](const std::vector<std::string>& names) {
     return std::find(names.begin(), names.end(), method) != names.end();
@@ -301,6 +305,7 @@ Value call_method(const Value& object, const std::string& method, const Argument
   arguments.expect_keywords({});
   if (object.is_string()) {
     const std::string& text = object.string();
+    if (auto found = call_more_methods(text, method, arguments)) return *found;
     if (method == "strip") return strip(arguments, text, Side::both);
     if (method == "lstrip") return strip(arguments, text, Side::left);
     if (method == "rstrip") return strip(arguments, text, Side::right);

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <utility>
 
 #include "text/jinja_syntax.hpp"
 #include "text/jinja_tree.hpp"
@@ -12,13 +12,14 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr std::array<std::string_view, 13> tests{
-    "defined", "undefined", "none",  "string",  "mapping", "iterable", "sequence",
-    "number",  "integer",   "float", "boolean", "true",    "false"};
-constexpr std::array<std::string_view, 20> filters{
-    "trim",  "tojson", "length", "count",   "upper",      "lower",     "string",
-    "first", "last",   "join",   "default", "d",          "items",     "replace",
-    "list",  "safe",   "select", "reject",  "selectattr", "rejectattr"};
+constexpr std::string_view tests[] = {"defined",  "undefined", "none",   "string",  "mapping",
+                                      "iterable", "sequence",  "number", "integer", "float",
+                                      "boolean",  "true",      "false",  "odd",     "even"};
+constexpr std::string_view filters[] = {
+    "trim",       "tojson", "length", "count",   "upper",      "lower",      "string",
+    "first",      "last",   "join",   "default", "d",          "items",      "replace",
+    "list",       "safe",   "select", "reject",  "selectattr", "rejectattr", "title",
+    "capitalize", "map",    "indent", "reverse", "int",        "float",      "abs"};
 
 class Parser : private TreeBuilder {
  public:
@@ -80,14 +81,17 @@ class Parser : private TreeBuilder {
       for_block(statement);
     } else if (word == "set") {
       set_block(statement);
+    } else if (word == "macro") {
+      macro_block(statement);
     } else if (word == "break" || word == "continue") {
       if (loops_ == 0) source_.fail(at, "'" + word + "' outside a loop");
       statement.kind =
           word == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop;
       expect_end_of_block();
     } else {
-      source_.fail(at, "the block '" + word +
-                           "' is not known (known: if, for, set, break, continue, generation)");
+      source_.fail(at,
+                   "the block '" + word +
+                       "' is not known (known: if, for, set, macro, break, continue, generation)");
     }
     body.push_back(std::move(statement));
   }
@@ -133,13 +137,58 @@ class Parser : private TreeBuilder {
     statement.kind = Statement::Kind::assign;
     statement.names.push_back(expect_name());
     if (take_symbol(".")) statement.names.push_back(expect_name());
-    if (peek().kind == Kind::block_end)
-      source_.fail(peek().at, "a set block with a body is not known");
-    if (is_symbol(",")) source_.fail(peek().at, "set of several names is not known");
+    if (peek().kind == Kind::block_end) {
+      expect_end_of_block();
+      statement.branches.emplace_back();
+      statements(statement.branches[0].body, {"endset"});
+      return expect_end_of_block();
+    }
+    while (is_symbol(",") &&
+           (statement.names.size() == 1 || statement.kind == Statement::Kind::unpack)) {
+      statement.kind = Statement::Kind::unpack;
+      ++next_;
+      statement.names.push_back(expect_name());
+    }
     expect_symbol("=");
-    statement.condition = expression();
-    if (is_symbol(",")) source_.fail(peek().at, "a tuple is not known");
+    statement.condition = tuple();
     expect_end_of_block();
+  }
+
+  // {% macro name(a, b=1) %}: what is in it is rendered where it is called.
+  void macro_block(Statement& statement) {
+    statement.kind = Statement::Kind::macro;
+    statement.names.push_back(expect_name());
+    expect_symbol("(");
+    while (!take_symbol(")")) {
+      if (statement.names.size() > 1) expect_symbol(",");
+      statement.names.push_back(expect_name());
+      if (take_symbol("=")) {
+        statement.defaults.push_back(expression());
+      } else if (!statement.defaults.empty()) {
+        source_.fail(peek().at, "a parameter without a default behind one with a default");
+      }
+    }
+    expect_end_of_block();
+    const int loops = std::exchange(loops_, 0);
+    statement.branches.emplace_back();
+    statements(statement.branches[0].body, {"endmacro"});
+    loops_ = loops;
+    expect_end_of_block();
+  }
+
+  // a, b is a list: templates cannot tell it from a tuple, which they do not print.
+  ExpressionPtr tuple() {
+    ExpressionPtr value = expression();
+    return is_symbol(",") ? more_of_tuple(std::move(value)) : std::move(value);
+  }
+  ExpressionPtr more_of_tuple(ExpressionPtr first) {
+    auto made = node(Expression::Kind::list, peek().at);
+    add(*made, std::move(first));
+    while (take_symbol(",")) {
+      if (is_symbol(")") || peek().kind == Kind::block_end) break;
+      add(*made, expression());
+    }
+    return made;
   }
 
   ExpressionPtr expression() {
@@ -241,8 +290,7 @@ class Parser : private TreeBuilder {
     if (token.kind == Kind::string || token.kind == Kind::integer || token.kind == Kind::number)
       return literal(token);
     if (token.kind == Kind::symbol && token.text == "(") {
-      ExpressionPtr value = expression();
-      if (is_symbol(",")) source_.fail(peek().at, "a tuple is not known");
+      ExpressionPtr value = tuple();
       expect_symbol(")");
       return value;
     }
@@ -371,7 +419,7 @@ class Parser : private TreeBuilder {
       const size_t at = peek().at;
       if (take_symbol("|")) {
         auto made = node(Expression::Kind::filter, at, expect_name());
-        if (std::find(filters.begin(), filters.end(), made->text) == filters.end()) {
+        if (std::ranges::find(filters, made->text) == std::end(filters)) {
           source_.fail(at, "the filter '" + made->text + "' is not known");
         }
         add(*made, std::move(value));
@@ -400,9 +448,7 @@ class Parser : private TreeBuilder {
 
 }  // namespace
 
-bool is_test(std::string_view name) {
-  return std::find(tests.begin(), tests.end(), name) != tests.end();
-}
+bool is_test(std::string_view name) { return std::ranges::find(tests, name) != std::end(tests); }
 
 Body parse(const Source& source) { return Parser(source).run(); }
 

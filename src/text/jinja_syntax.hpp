@@ -78,7 +78,9 @@ struct Statement {
     output,    // condition
     branches,  // if / elif / else: one Branch each
     loop,      // for names in condition if filter: branches[0]; else: branches[1]
-    assign,    // set names[0] = condition, or names[0].names[1]
+    assign,    // set names[0] = condition, or names[0].names[1]; without condition: branches[0]
+    unpack,    // set names = condition
+    macro,     // names[0](names[1..]): branches[0]; the last parameters have `defaults`
     break_loop,
     continue_loop
   };
@@ -89,6 +91,7 @@ struct Statement {
   std::vector<std::string> names;
   ExpressionPtr condition;
   ExpressionPtr filter;
+  std::vector<ExpressionPtr> defaults;
   std::vector<Branch> branches;
 };
 struct Statement::Branch {

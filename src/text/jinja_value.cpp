@@ -188,7 +188,7 @@ bool Value::truth() const {
   if (is_string()) return !string().empty();
   if (is_list()) return !items().empty();
   if (is_dict()) return dict().assignable || !dict().members.empty();
-  return is_builtin();
+  return is_builtin() || is_macro();
 }
 
 std::string Value::type_name() const {
@@ -229,6 +229,7 @@ bool equal(const Value& a, const Value& b, const Place& place) {
     }
     return true;
   }
+  if (a.is_macro()) return a.macro().statement == b.macro().statement;
   return !a.is_builtin() || a.builtin() == b.builtin();
 }
 

@@ -30,7 +30,13 @@ enum class Builtin {
   range,
   strftime_now,
   method
-};  // method: `text.strip` without a call
+};                 // method: `text.strip` without a call
+struct Statement;  // jinja_syntax.hpp
+// A macro of the template: it sees the scopes that were open where it stands.
+struct Macro {
+  const Statement* statement;
+  size_t scopes;
+};
 // What bounds the work on a value.
 struct Extent {
   int depth = 0;  // lists and mappings in one another, itself among them; of a namespace 1,
@@ -55,7 +61,7 @@ class Value {
  public:
   using Text = std::shared_ptr<const std::string>;
   using Data = std::variant<Undefined, None, bool, int64_t, double, Text,
-                            std::shared_ptr<const Array>, std::shared_ptr<Dict>, Builtin>;
+                            std::shared_ptr<const Array>, std::shared_ptr<Dict>, Builtin, Macro>;
   Value() = default;
   Value(std::string text)
       : data_(std::make_shared<const std::string>(std::move(text))) {
@@ -81,11 +87,13 @@ class Value {
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const Array>>(data_); }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<Dict>>(data_); }
   bool is_builtin() const { return std::holds_alternative<Builtin>(data_); }
+  bool is_macro() const { return std::holds_alternative<Macro>(data_); }
 
   const std::string& string() const { return *std::get<Text>(data_); }
   const List& items() const { return std::get<std::shared_ptr<const Array>>(data_)->items; }
   Dict& dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
   Builtin builtin() const { return std::get<Builtin>(data_); }
+  Macro macro() const { return std::get<Macro>(data_); }
   const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
   // True and False count as 1 and 0, as in Python. The value is an integer or a bool.
   int64_t integer() const {

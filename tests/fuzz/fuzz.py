@@ -25,7 +25,7 @@ def sources(module, *names):
 
 # Compiled together: headers are read and templates made once for each.
 UNITS = {
-    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators",
+    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_eval", "jinja_filters", "jinja_functions", "jinja_lexer", "jinja_operators",
                     "jinja_parser", "jinja_value", "json_text", "pre_tokenizer", "regex", "template_date", "template_variables", "tokenizer",
                     "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "utf8", "vocabulary"),
     "config": sources("config", "changes", "convert", "deck", "fault", "hints", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
@@ -48,7 +48,7 @@ PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("answer
            "src/reward/asked.cpp", "src/reward/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
            *(f"src/config/{name}.cpp" for name in ("convert", "model_shape", "toml_reader")), "src/job/facts.cpp",
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
-           *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators", "jinja_parser",
+           *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_eval", "jinja_filters", "jinja_functions", "jinja_lexer", "jinja_operators", "jinja_parser",
                                                   "jinja_value", "json_text", "template_date", "template_variables", "tokenizer_json", "tokenizer_rules")),
            "src/weightsync/delta_stream.hpp"]
 # What stands beside it in these files: writing, opening of files, help.

@@ -181,6 +181,31 @@ BLOCKS = [
     "{% for a, b in [[1, 2], [3, 4]] if a + b > 3 %}{{ a }}{{ b }}{% endfor %}{% for a in 'hé' %}<{{ a }}>{% endfor %}",
     "{% set x = 1 %}{% if true %}{% set x = 2 %}{% endif %}{{ x }}{% for i in [1] %}{% for j in [1] %}{% set x = 3 %}{% endfor %}{{ x }}{% endfor %}{{ x }}",
     "{{- ' a ' -}}\n \n{{ ' b ' }}\n{#- c -#}\n {%- if 1 +%}\n d\n {%+ endif -%}\n e \n{%- set y = 1 -%}\n",
+    # macros, set blocks, several names
+    "{%- macro show(m, end='') -%}<{{ m.role }}>{{ m.content }}{{ end }}{%- endmacro -%}{% for m in messages %}{{ show(m, end='|') }}{% endfor %}",
+    "{% macro a(x, y=2, z=x) %}{{ x }}{{ y }}{{ z }}{% endmacro %}{{ a(1) }},{{ a(1, 3) }},{{ a(z=1, x=5) }},{{ a() }}",
+    "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}{{ f(2) | length }}",
+    "{% set x = 1 %}{% macro f() %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{{ f() }}{{ x }}{% set x = 3 %}{{ f() }}",
+    "{% macro f(a) %}{% for i in a %}{{ loop.index }}{{ i }};{% endfor %}{% endmacro %}{% for i in [[1, 2], [3]] %}{{ f(i) }}{{ loop.index }}|{% endfor %}",
+    "{% for i in [1, 2] %}{% macro g(x) %}{{ i }}{{ x }}{% endmacro %}{{ g('a') }}{% endfor %}{{ g is defined }}",
+    "{% macro g() %}  a\n  b {% endmacro %}{{ g() | trim | upper }}[{{ g() }}]{{ 'y' if g else 'n' }}{{ g == g }}",
+    "{% macro g(x) %}{{ x }}{% endmacro g %}{{ g('a' ~ g('b')) }}",
+    "{%- set note %}You may use tools.{% endset %}{{ note }}{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% set a %}{% for m in messages %}{{ m.role }} {% set b = 1 %}{% endfor %}{% endset %}[{{ a | trim }}]{{ a is string }}{{ b is defined }}",
+    "{% set ns = namespace(x=1) %}{% set ns.x %}a{{ 1 + 1 }}{% endset %}{{ ns.x }}{% set y %}{% set z = 1 %}{% endset %}{{ z is defined }}{{ y | length }}",
+    "{% set a, b = 1, 'x' %}{{ a }}{{ b }}{% set c, d = ['p', 'q'] %}{{ c }}{{ d }}{% set e = 1, 2 %}{{ e | length }}{{ e[1] }}{{ (1, 2) | tojson }}{{ (1,) | length }}{{ 2 in (1, 2) }}",
+    # filters, methods and tests
+    "{% for m in messages %}Correct {{ m.role.title() }}: {{ m.role | capitalize }}{{ m.role | title }}{{ m.role.capitalize() }}{% endfor %}",
+    "{{ \"it's a-b (c) d3e\".title() }}|{{ \"it's a-b (c) d3e\" | title }}|{{ 'ABC dEF' | capitalize }}|{{ '' | title }}{{ ''.capitalize() }}",
+    "{{ messages | map(attribute='role') | join(',') }}|{{ ['a', 'b'] | map('upper') | join }}|{{ [' a '] | map('trim') | first }}|{{ messages | map(attribute='name', default='-') | join(',') }}",
+    "{{ [[1, 2], [3]] | map('length') | join('+') }}{{ [{'a': {'b': 1}}, {'a': {}}] | map(attribute='a.b') | join('+') }}{{ ['x'] | map('replace', 'x', 'y') | list | tojson }}",
+    "{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb' | indent(2, true) }}|{{ 'a\n\nb\n' | indent(width=1, blank=true) }}|{{ '' | indent(3) }}|{{ 'x\ny' | indent('> ') }}",
+    "{{ 'abc' | reverse }}{{ [1, 2, 3] | reverse | join }}{{ [1, 2] | reverse | list | tojson }}{{ 'h\u00e9' | reverse }}",
+    "{{ '42' | int + 1 }} {{ ' 7 ' | int }} {{ '3.9' | int }} {{ 'x' | int }} {{ 'x' | int(5) }} {{ 2.7 | int }} {{ -2.7 | int }} {{ true | int }} {{ none | int(default=9) }} {{ '-3' | int }}",
+    "{{ '4.5' | float }} {{ 'x' | float }} {{ 'x' | float(1.5) }} {{ 3 | float }} {{ -3 | abs }} {{ -2.5 | abs }} {{ 4 | abs }}",
+    "{{ ' a  b\tc '.split() | join(',') }}|{{ 'a\nb\r\nc\n'.splitlines() | join(',') }}|{{ '-'.join(['a', '', 'b']) }}|{{ ''.join([]) }}|{{ ','.join('abc') }}",
+    "{{ 'h\u00e9llo'.find('l') }}{{ 'abc'.find('x') }}{{ 'banana'.count('an') }}{{ '12'.isdigit() }}{{ ''.isdigit() }}{{ '1a'.isdigit() }}",
+    "{{ 3 is odd }}{{ 4 is odd }}{{ 0 is even }}{{ -1 is odd }}{{ [1, 2, 3] | select('odd') | list | tojson }}{{ [1, 2, 3] | reject('even') | join }}",
 ]
 
 
