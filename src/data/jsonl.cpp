@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/foreign_file.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
@@ -116,6 +117,10 @@ bool JsonlReader::fill() {
 bool JsonlReader::read_line() {
   text_.clear();
   if (at_ == buffer_.size() && !fill()) return false;
+  if (line_ == 0) {
+    base::refuse_foreign_file(std::string_view(buffer_).substr(0, base::foreign_file_bytes), file_,
+                              base::Expected::json_lines);
+  }
   ++line_;
   do {
     const size_t end = std::min(buffer_.find('\n', at_), buffer_.size());

@@ -5,6 +5,7 @@
 
 #include "gguf_parser.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/foreign_file.hpp"
 
 namespace trireme::model {
 namespace {
@@ -29,6 +30,9 @@ int64_t stored_row(int64_t row, int64_t rows, int64_t heads) {
 }  // namespace
 
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
+  const std::string_view first(reinterpret_cast<const char*>(file_.bytes().data()),
+                               std::min(file_.bytes().size(), base::foreign_file_bytes));
+  if (!first.starts_with("GGUF")) base::refuse_foreign_file(first, path, base::Expected::weights);
   GgufHeader header = parse_gguf(file_.bytes(), path.string());
   version_ = header.version;
   shape_ = gguf_shape(header, file_.bytes(), path.string());

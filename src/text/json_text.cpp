@@ -8,6 +8,7 @@
 #include "trireme/base/decimal.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/foreign_file.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -193,6 +194,7 @@ std::string text_or_json(const OrderedJson& value) {
 
 Json read_json_file(const std::string& file, uint64_t limit) {
   std::string text = base::read_file(file, limit);
+  base::refuse_foreign_file(text, file, base::Expected::json);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   return parse_json(text, {file, 1});
 }

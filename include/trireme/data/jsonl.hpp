@@ -14,7 +14,8 @@ namespace trireme::data {
 
 // Reads a regular file line by line. A BOM, CRLF, a missing last newline and blank lines are
 // accepted. Throws UserError with file:line: input_missing (no such file, directory, FIFO, no
-// records at all), permission, bad_data (not UTF-8: with column; longer than 64 MiB; file changed
+// records at all), permission, bad_data (something else than JSON lines, as Parquet or a compressed
+// file; not UTF-8: with column; longer than 64 MiB; file changed
 // while it was read), io_error.
 class JsonlReader {
  public:
