@@ -123,7 +123,7 @@ ask_slurm() { squeue -h -j "${SLURM_JOB_ID:-}" -o "$1" 2>/dev/null || true; }
 # The second at which Slurm ends the job; nothing when there is no limit or nobody says. Slurm tells it since 23.02.
 end_of_job() {
   local left
-  if [ -n "${SLURM_JOB_END_TIME:-}" ]; then
+  if [ "${SLURM_JOB_END_TIME:-0}" -gt "$(date +%s)" ] 2>/dev/null; then # one in the past: the limit was extended since
     echo "$SLURM_JOB_END_TIME"
   elif [ -n "${SLURM_JOB_ID:-}" ]; then
     left=$(to_seconds "$(ask_slurm %L)")

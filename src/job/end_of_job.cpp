@@ -14,6 +14,7 @@ namespace {
 void log_job(const JobFacts& job, bool limit_given) {
   if (job.scheduler == Scheduler::none) return;
   log::info(base::text("job: ", describe(job), " (", base::join(job.sources), ")"));
+  if (!job.doubt.empty()) log::warning(job.doubt);
   if (job.remark.empty()) return;
   const std::string remark =
       base::text("the scheduler does not say when the job ends (", job.remark, ")");

@@ -16,8 +16,9 @@ namespace {
 
 constexpr double question_seconds = 15;
 
-std::optional<int> to_int(const std::optional<std::string>& text) {
-  int value = 0;
+template <class Integer = int>
+std::optional<Integer> to_int(const std::optional<std::string>& text) {
+  Integer value = 0;
   if (!text) return std::nullopt;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc{} || end != text->data() + text->size()) return std::nullopt;
@@ -72,6 +73,30 @@ class Reader {
   JobFacts& job_;
 };
 
+// Seconds until the end that the environment names, where it can be that of this job. A shell that
+// a job has left behind (tmux, screen) keeps its variables, and a later extension of the time limit
+// does not change them: an end in the past is another one's.
+std::optional<double> slurm_seconds_left(const Environment& environment, JobFacts& job,
+                                         double now) {
+  constexpr double longest = 10 * 365 * 86400.0;  // Slurm gives a job without a limit one year
+  const auto text = environment("SLURM_JOB_END_TIME");
+  if (!text) return std::nullopt;
+  const auto end = to_int<int64_t>(text);
+  const double left = end ? static_cast<double>(*end) - now : 0;
+  if (end && left > 0 && left < longest) {
+    job.sources.emplace_back("end: SLURM_JOB_END_TIME");
+    return left;
+  }
+  job.doubt = base::text(
+      "SLURM_JOB_END_TIME = ", text->substr(0, 40),
+      end && left <= 0 ? base::text(" is ", base::human_seconds(-left),
+                                    " in the past: it is not the end of this job, and is ignored")
+                       : std::string(" is not the time at which a job ends: it is ignored"));
+  if (end && left <= 0)
+    job.doubt += " (the variables of a job that is over, or its limit was extended?)";
+  return std::nullopt;
+}
+
 void ask_squeue(JobFacts& job, const std::string& id, const Ask& ask) {
   const auto answer = ask({"squeue", "-h", "-j", id, "-o", "%L"});
   if (!answer.ran || answer.exit_code != 0) {
@@ -98,12 +123,8 @@ JobFacts read_slurm(const Environment& environment, const Ask& ask, double now) 
   job.restarts = to_int(read("restarts", "SLURM_RESTART_COUNT")).value_or(0);
   job.nodes = to_int(environment("SLURM_JOB_NUM_NODES")).value_or(0);
   job.node_list = read("nodes", "SLURM_JOB_NODELIST").value_or("");
-  if (const auto end = to_int(environment("SLURM_JOB_END_TIME"))) {
-    job.seconds_left = *end - now;
-    job.sources.emplace_back("end: SLURM_JOB_END_TIME");
-  } else {
-    ask_squeue(job, own, ask);
-  }
+  job.seconds_left = slurm_seconds_left(environment, job, now);
+  if (!job.seconds_left) ask_squeue(job, own, ask);
   return job;
 }
 
@@ -120,6 +141,16 @@ void ask_qstat(JobFacts& job, const Ask& ask, double now) {
     job.sources.emplace_back("restarts: qstat -f, run_count");
   }
   job.seconds_left = pbs_seconds_left(answer.output, now);
+  if (job.seconds_left && *job.seconds_left <= 0) {
+    job.doubt = base::text("qstat -f says that job ", job.id, " ended ",
+                           base::human_seconds(-*job.seconds_left),
+                           " ago: that is not the end of this one, and is ignored (the variables "
+                           "of a job that is over, "
+                           "or a clock or time zone that is not the server's?)");
+    job.remark = "its walltime is over";
+    job.seconds_left.reset();
+    return;
+  }
   if (job.seconds_left) job.sources.emplace_back("end: qstat -f, stime and Resource_List.walltime");
   if (!job.seconds_left) job.remark = "qstat -f names no walltime";
 }
@@ -244,9 +275,12 @@ std::string pbs_attribute(std::string_view text, std::string_view name) {
 std::optional<double> pbs_seconds_left(std::string_view text, double now) {
   const auto limit = parse_pbs_time(pbs_attribute(text, "Resource_List.walltime"));
   if (!limit) return std::nullopt;
-  if (const auto start = parse_date(pbs_attribute(text, "stime"))) return *start + *limit - now;
-  const auto used = parse_pbs_time(pbs_attribute(text, "resources_used.walltime"));
-  if (used) return *limit - *used;
+  const auto start = parse_date(pbs_attribute(text, "stime"));
+  if (start && *start + *limit > now) return *start + *limit - now;
+  // An end in the past is of another clock or time zone: what the job has used counts then.
+  if (const auto used = parse_pbs_time(pbs_attribute(text, "resources_used.walltime")))
+    return *limit - *used;
+  if (start) return *start + *limit - now;
   return std::nullopt;
 }
 

@@ -35,6 +35,7 @@ struct JobFacts {
   std::optional<double> seconds_left;  // until the scheduler ends the job, when this was read
   std::vector<std::string> sources;    // "restarts: SLURM_RESTART_COUNT", for the log
   std::string remark;  // why seconds_left is not known, when a question was of no use
+  std::string doubt;   // an end that was ignored, since it cannot be this job's; for a warning
 };
 
 // Asks squeue or qstat at most once, and only for what the environment does not say. `now`: seconds

@@ -242,12 +242,66 @@ TEST(Slurm, AnEndTimeThatIsNoNumberIsAskedFor) {
   EXPECT_THAT(job.sources, testing::Contains("end: squeue -o %L"));
 }
 
-TEST(Slurm, AnEndThatIsOverIsNegative) {
+// Variables of a job that is over, in a shell that it has left behind; or the limit was extended.
+TEST(Slurm, AnEndInThePastIsNotThisJobs) {
+  Oracle gone{{true, 1, "slurm_load_jobs error: Invalid job id specified"}, {}};
+  const auto stale =
+      read_job(from({{"SLURM_JOB_ID", "123"}, {"SLURM_JOB_END_TIME", "1000"}}), gone.ask(), 1.7e9);
+  EXPECT_FALSE(stale.seconds_left);
+  EXPECT_THAT(stale.doubt, testing::HasSubstr("SLURM_JOB_END_TIME = 1000 is"));
+  EXPECT_THAT(stale.doubt, testing::HasSubstr("in the past"));
+  EXPECT_THAT(stale.remark, testing::HasSubstr("Invalid job id"));
+  Oracle extended{{true, 0, "2:00:00"}, {}};
+  const auto longer =
+      read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), extended.ask(), 160);
+  EXPECT_EQ(longer.seconds_left, 7200);
+  EXPECT_THAT(longer.sources, testing::Contains("end: squeue -o %L"));
+  Oracle over{{true, 0, "0:00"}, {}};
+  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), over.ask(), 160)
+                .seconds_left,
+            0)
+      << "squeue knows that it is really ending";
+}
+
+TEST(Slurm, AnEndThatIsNearCounts) {
   Oracle oracle;
-  EXPECT_EQ(
-      read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), oracle.ask(), 160)
-          .seconds_left,
-      -60);
+  const auto job =
+      read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "101"}}), oracle.ask(), 100);
+  EXPECT_EQ(job.seconds_left, 1);
+  EXPECT_EQ(job.doubt, "");
+  EXPECT_TRUE(oracle.questions.empty());
+}
+
+TEST(Slurm, AnEndThatIsNoTimeIsIgnoredWithAWarning) {
+  for (const char* garbage : {"tomorrow", "1e9", "1700000600.5", "-5", "1700000600000",
+                              "4294967294", "99999999999999999999", " 1700000600"}) {
+    Oracle oracle{{true, 0, "10:00\n"}, {}};
+    const auto job = read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", garbage}}),
+                              oracle.ask(), 1.7e9);
+    EXPECT_EQ(job.seconds_left, 600) << garbage;
+    EXPECT_THAT(job.doubt, testing::HasSubstr("ignored")) << garbage;
+  }
+  Oracle oracle;
+  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "2147483648"}}),
+                     oracle.ask(), 2147483640)
+                .seconds_left,
+            8)
+      << "after 2038";
+}
+
+TEST(Pbs, AnEndInThePastIsNotThisJobs) {
+  const auto of = [](const std::string& attributes) {
+    Oracle oracle{{true, 0, "Job Id: 12.n1\n" + attributes}, {}};
+    return read_job(from({{"PBS_JOBID", "12.n1"}}), oracle.ask(), local_epoch(17, 2, 0));
+  };
+  const std::string over =
+      "    stime = Sat Nov 21 12:00:00 2026\n    Resource_List.walltime = 01:00:00\n";
+  const auto stale = of(over);
+  EXPECT_FALSE(stale.seconds_left);
+  EXPECT_THAT(stale.doubt, testing::HasSubstr("ended 4 h 2 min ago"));
+  EXPECT_EQ(of(over + "    resources_used.walltime = 00:20:00\n").seconds_left, 2400)
+      << "the server's clock is in another time zone";
+  EXPECT_FALSE(of(over + "    resources_used.walltime = 01:00:10\n").seconds_left);
 }
 
 TEST(Slurm, RemarksOfACommandThatFails) {
@@ -276,9 +330,9 @@ TEST(Pbs, RestartsAndLimitsThatAreNotThere) {
                "resources_used.walltime = 00:20:00\n")
                 .seconds_left,
             2400);
-  EXPECT_EQ(of("    stime = Sat Nov 21 16:00:00 2026\n    Resource_List.walltime = 01:00:00")
+  EXPECT_EQ(of("    stime = Sat Nov 21 17:00:00 2026\n    Resource_List.walltime = 01:00:00")
                 .seconds_left,
-            -120)
+            3480)
       << "no newline at the end";
 }
 
