@@ -21,6 +21,7 @@ struct State {
   std::shared_ptr<spdlog::logger> console;
   std::shared_ptr<spdlog::logger> files;
   bool live_line = false;
+  bool opened = false;
 };
 
 State& state() {
@@ -74,6 +75,7 @@ void open(const Sinks& sinks) {
   const base::FileWork work{"write", "the log"};
   auto& s = state();
   const std::lock_guard lock(s.mutex);
+  s.opened = true;
   s.console = sinks.console ? make_console(sinks.level) : nullptr;
   std::vector<spdlog::sink_ptr> files;
   for (const auto& path : {sinks.main_file, sinks.rank_file}) {
@@ -95,6 +97,7 @@ void close() {
   erase_live_line(s);
   if (s.files) s.files->flush();
   s.files.reset();
+  s.opened = false;
   s.console = make_console(Level::info);
 }
 
@@ -103,7 +106,9 @@ void write(Level level, const std::string& message) {
                             "the log"};  // its lock too may be held by a write that does not return
   auto& s = state();
   const std::lock_guard lock(s.mutex);
-  if (!s.console && !s.files) s.console = make_console(Level::info);
+  const bool has_place = s.console || s.files;
+  // A rank that another one speaks for, without files: its own errors are said.
+  if (!has_place && (!s.opened || level == Level::error)) s.console = make_console(Level::info);
   erase_live_line(s);
   const std::string line = prefix(level) + message;
   if (s.console) s.console->log(to_spdlog(level), "{}", line);

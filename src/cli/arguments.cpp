@@ -1,8 +1,8 @@
 #include "cli/arguments.hpp"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "build_facts.hpp"
@@ -30,6 +30,13 @@ std::string build_text() {
                     torch_build, "\n  MPI       ", mpi_build, "\n  HDF5      ", hdf5_version,
                     "\n  Kokkos    ", kokkos_version, "\n  CUDA      ", cuda_build,
                     "\n  GPUs      ", gpu_variant, "\n");
+}
+
+void require_working_folder() {
+  VALIDATE(lost_working_folder == 0, ExitCode::unfit_environment,
+           "the working folder cannot be used (", std::strerror(lost_working_folder),
+           "; it was removed, or its file system is gone): change to a folder that is there and "
+           "start again");
 }
 
 bool speaks() { return job::speaks_for_job(job::process_environment); }
@@ -73,6 +80,8 @@ class Parser {
     add_selftest();
   }
 
+  int lost_working_folder = 0;
+
   Invocation parse(int argc, char** argv) {
     try {
       app_.parse(argc, argv);
@@ -86,7 +95,9 @@ class Parser {
       throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown,
                                                   ": see trireme ", whose, "--help"));
     }
-    return invocation_ ? invocation_() : Invocation{};
+    if (!invocation_) return {};
+    require_working_folder();
+    return invocation_();
   }
 
  private:
@@ -197,9 +208,13 @@ class Parser {
       invocation_ = [=] {
         auto device = config::Device::cpu;
         if constexpr (requires { command->device; }) device = command->device;
-        return Invocation{
-            needs, [command, run](const comm::Session* session) { return run(*command, session); },
-            device};
+        return Invocation{needs,
+                          // Without MPI one process does it, of however many a launcher starts.
+                          [command, run, needs](const comm::Session* session) {
+                            return needs == Needs::mpi || speaks() ? run(*command, session)
+                                                                   : ExitCode::done;
+                          },
+                          device};
       };
     });
     return sub;
@@ -259,6 +274,7 @@ class Parser {
     add_reading(*sub, c->reading);
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
     add_dtype(*sub, c->dtype);
+    add_force(*sub, c->force, "an output");
   }
 
   void add_score() {
@@ -282,6 +298,7 @@ class Parser {
     add_reading(*sub, c->reading);
     add_device(*sub, c->device);
     add_dtype(*sub, c->dtype);
+    add_force(*sub, c->force, "an output");
   }
 
   void add_tokenize() {
@@ -300,6 +317,7 @@ class Parser {
     sub->add_flag_callback(
            "--chat", [c] { c->mode = tools::TokenizeMode::chat; }, "messages to text and ids")
         ->excludes(decode);
+    add_force(*sub, c->force, "an output");
   }
 
   void add_init() {
@@ -313,6 +331,7 @@ class Parser {
     sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
     sub->add_option("--seed", c->seed, "Of the weights")->check(CLI::NonNegativeNumber);
     add_dtype(*sub, c->dtype);
+    add_force(*sub, c->force, "a model");
   }
 
   void add_convert() {
@@ -325,8 +344,10 @@ class Parser {
     sub->add_option("output", c->output, "Model folder to write")->required();
     sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
     sub->add_option("--model-config", c->config,
-                    "Of a checkpoint: folder with config.json and tokenizer");
+                    "Of a checkpoint: folder with config.json and tokenizer (default: where the "
+                    "run's deck has its model)");
     add_dtype(*sub, c->dtype);
+    add_force(*sub, c->force, "a model");
   }
 
   void add_inspect() {
@@ -364,6 +385,8 @@ class Parser {
 };
 
 }  // namespace
+
+int lost_working_folder = 0;
 
 Invocation parse(int argc, char** argv) { return Parser().parse(argc, argv); }
 

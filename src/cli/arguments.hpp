@@ -14,6 +14,10 @@ namespace trireme::cli {
 
 enum class Needs : uint8_t { nothing, mpi };
 
+// Why the folder in which the program was started cannot be used (errno; 0: it can): it was
+// removed, or its file system is gone. Relative paths mean nothing then, and the process is in "/".
+extern int lost_working_folder;
+
 // What to run. `action` gets the session of a command that needs one, null otherwise.
 struct Invocation {
   Needs needs = Needs::nothing;
@@ -24,7 +28,8 @@ struct Invocation {
 
 // Parses the arguments; decks are read and validated here, before MPI starts. Prints help and
 // versions itself and returns an empty action then. Throws UserError(usage, configuration,
-// input_missing).
+// input_missing, unfit_environment where
+// the working folder is lost).
 Invocation parse(int argc, char** argv);
 
 }  // namespace trireme::cli

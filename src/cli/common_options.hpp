@@ -55,4 +55,8 @@ inline void add_device(CLI::App& app, config::Device& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+inline void add_force(CLI::App& app, bool& force, const char* what) {
+  app.add_flag("--force", force, base::text("Replace ", what, " that is there already"));
+}
+
 }  // namespace trireme::cli

@@ -6,7 +6,9 @@
 
 #include "config/json_reader.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/foreign_file.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/exported_config.hpp"
 
 namespace trireme::config {
 
@@ -233,10 +235,10 @@ ModelShape parse_model_shape(std::string_view text, std::string_view name) {
 }
 
 ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
-  std::filesystem::path file = folder_or_file;
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) file /= "config.json";
-  return parse_model_shape(base::read_file(file, max_file_bytes), file.string());
+  const std::filesystem::path file = config_file(folder_or_file);
+  const std::string text = base::read_file(file, max_file_bytes);
+  base::refuse_foreign_file(text, file, base::Expected::json);
+  return parse_model_shape(text, file.string());
 }
 
 std::string to_config_json(const ModelShape& shape) {

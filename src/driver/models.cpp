@@ -19,12 +19,11 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                               std::move(options));
 }
 
-void export_model(const config::Options& options, const comm::Roles& roles,
-                  const model::ModelSpec& spec, zero::ShardedModel* model,
+void export_model(const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+                  const std::shared_ptr<const model::KeptFiles>& kept,
                   const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
-  model::ModelExport exported(folder, spec,
-                              {.type = type, .tokenizer_from = options.tokenizer_path()});
+  model::ModelExport exported(folder, spec, {.type = type, .kept = kept});
   try {
     comm::fail_together_on_root(roles.world, [&] { exported.create(); });
     comm::fail_together(roles.world, [&] {

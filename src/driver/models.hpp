@@ -21,11 +21,11 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  zero::ShardedModelOptions options);
 
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its
-// own rows. Collective over world. `model` is null on ranks that are no trainers. `type`: of the
-// weights in the files.
+// own rows. Collective over world. `model` is null on ranks that are no trainers. `kept`: of
+// learn::files_for_exports. `type`: of the weights in the files.
 enum class Weights : uint8_t { trained, average };
-void export_model(const config::Options& options, const comm::Roles& roles,
-                  const model::ModelSpec& spec, zero::ShardedModel* model,
+void export_model(const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+                  const std::shared_ptr<const model::KeptFiles>& kept,
                   const std::filesystem::path& folder, model::StoredType type,
                   Weights which = Weights::trained);
 

@@ -26,6 +26,8 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   tokenizer.check_model(actor_start.spec.shape.vocab);
   if (options.has_critic()) start_critic();
   learn::check_positions(options, actor_start, critic_start);
+  actor_files_ = learn::files_for_exports(options, roles.world);
+  if (exports_critic()) critic_files_ = learn::critic_files_for_exports(options, roles.world);
   if (roles.reward) {
     scorer = std::make_unique<reward::Scorer>(
         options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer,
@@ -206,13 +208,13 @@ void PpoRoles::export_trained(const std::string& name) const {
   zero::ShardedModel* actor = trainer ? &trainer->actor() : nullptr;
   const model::ModelSpec& spec = actor_start.spec;
   const auto folder = run.folder.path();
-  export_model(options, run.roles, spec, actor, folder / name, run.export_type(spec));
+  export_model(run.roles, spec, actor, actor_files_, folder / name, run.export_type(spec));
   if (options.train.enable_ema) {
-    export_model(options, run.roles, spec, actor, folder / (name + report::ema_suffix),
+    export_model(run.roles, spec, actor, actor_files_, folder / (name + report::ema_suffix),
                  run.export_type(spec), Weights::average);
   }
-  if (!options.critic.save_value_network || !critic_start) return;
-  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr,
+  if (!exports_critic()) return;
+  export_model(run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, critic_files_,
                folder / (name + report::critic_suffix), run.export_type(critic_start->spec));
 }
 

@@ -59,7 +59,9 @@ struct PpoRoles {
   void start_generators(const data::PromptSet& prompts);
   // Whether the rollout's log-probs are those of the trainer, bit for bit.
   void compare_numerics();
+  bool exports_critic() const { return run.options.critic.save_value_network && critic_start; }
 
+  std::shared_ptr<const model::KeptFiles> actor_files_, critic_files_;  // for exports
   std::unique_ptr<WeightBridge> weight_bridge_;
   weightsync::SyncTotals last_sync_;
   bool caches_take_turns_ =

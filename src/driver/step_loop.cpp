@@ -55,6 +55,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
                                  run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
       start_(learn::trained_start(run_.options, learn::head_of(command))),
+      kept_files_(learn::files_for_exports(run_.options, run_.roles.world)),
       iterations_(steps_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
       objective_(make_objective()),
@@ -209,10 +210,10 @@ void StepLoop::export_trained(const std::string& name) {
     spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name,
+  export_model(run_.roles, spec, model_.get(), kept_files_, run_.folder.path() / name,
                run_.export_type(spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.options, run_.roles, spec, model_.get(),
+    export_model(run_.roles, spec, model_.get(), kept_files_,
                  run_.folder.path() / (name + report::ema_suffix), run_.export_type(spec),
                  Weights::average);
   }

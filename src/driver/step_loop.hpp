@@ -47,7 +47,8 @@ class StepLoop {
   learn::TrainingSet rows_;
   data::PromptSampler sampler_;
   learn::ModelStart start_;
-  int64_t iterations_;  // of the whole run
+  std::shared_ptr<const model::KeptFiles> kept_files_;  // for exports
+  int64_t iterations_;                                  // of the whole run
   std::optional<learn::TrainingSet> held_out_;
   std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/comm/agree.hpp"
+#include "trireme/config/exported_config.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/region.hpp"
@@ -19,11 +22,10 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
                 uint64_t seed) {
   const trace::Region region{"open a model", trace::no_argument, trace::Category::io};
   const auto folder = model::open_model(path);
-  ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
-  start.spec.head_type = head_type;
   const auto allowed =
       head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
-  model::warn_unexpected(model::check_weights(start.spec, *start.weights, allowed), *start.weights);
+  ModelStart start{model::describe_and_check(folder, head, allowed), folder.weights, seed};
+  start.spec.head_type = head_type;
   return start;
 }
 
@@ -50,6 +52,22 @@ std::string misread_tokens(const std::string& path, const config::Options& optio
   if (rows >= tokenizer.vocab_size()) return {};
   return base::text("it has ", rows, " vocabulary rows, and the policy's tokenizer ",
                     tokenizer.vocab_size(), " ids");
+}
+
+// Of a model's folder; "": of model.shape. Collective over world.
+std::shared_ptr<const model::KeptFiles> files_of(const std::string& path,
+                                                 const config::Options& options,
+                                                 const comm::CommView& world) {
+  if (options.ckpt.save_hf == config::SaveHf::never) return nullptr;
+  std::shared_ptr<const model::KeptFiles> kept;
+  comm::fail_together_on_root(world, [&] {
+    const std::string from =
+        path.empty() ? config::config_file(options.model.shape).string() : path;
+    kept = std::make_shared<const model::KeptFiles>(
+        model::KeptFiles::read(from, options.tokenizer_path()));
+    if (const std::string what = kept->describe(); !what.empty()) log::info(what);
+  });
+  return kept;
 }
 
 }  // namespace
@@ -111,6 +129,16 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
            start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");
   return start;
+}
+
+std::shared_ptr<const model::KeptFiles> files_for_exports(const config::Options& options,
+                                                          const comm::CommView& world) {
+  return files_of(options.model.path, options, world);
+}
+
+std::shared_ptr<const model::KeptFiles> critic_files_for_exports(const config::Options& options,
+                                                                 const comm::CommView& world) {
+  return files_of(critic_path(options).path, options, world);
 }
 
 void check_positions(const config::Options& options, const ModelStart& actor,

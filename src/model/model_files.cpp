@@ -7,6 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/config/exported_config.hpp"
 #include "trireme/model/gguf.hpp"
 
 namespace trireme::model {
@@ -14,14 +15,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* tokenizer_files[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer.model",
-                                           "chat_template.jinja"};
+constexpr const char* embedding_name = "model.embed_tokens.weight";
+constexpr const char* head_name = "lm_head.weight";
+constexpr const char* generation_name = "generation_config.json";
 constexpr size_t shown_names = 5;
 
 // "a, b, c and 17 more"
@@ -49,7 +45,20 @@ std::vector<fs::path> gguf_files(const fs::path& folder) {
 
 bool is_harmless(const std::string& name, const ModelSpec& spec) {
   if (name.ends_with("rotary_emb.inv_freq")) return true;
-  return name == "lm_head.weight" && (spec.shape.tied || spec.head == HeadKind::score);
+  return name == head_name && (spec.shape.tied || spec.head == HeadKind::score);
+}
+
+// Embedding and head that config.json ties, as they are stored: the one under the other's name (a
+// file of safetensors.torch.save_model), or twice. Where the two differ each keeps its own values,
+// as in transformers.
+void settle_tied_head(ModelFolder& folder, SafetensorsSource& weights) {
+  if (!folder.shape.tied || !weights.contains(head_name)) return;
+  if (!weights.contains(embedding_name)) {
+    weights.rename(head_name, embedding_name);
+  } else if (!weights.same_values(embedding_name, head_name)) {
+    folder.shape.tied = false;
+    folder.untied_by_weights = true;
+  }
 }
 
 config::ModelShape exported_shape(const ModelSpec& spec, StoredType type) {
@@ -91,7 +100,10 @@ ModelFolder open_model(const fs::path& path) {
            ": expected a folder with config.json and model.safetensors, as Hugging Face stores "
            "models, or a .gguf file");
   config::ModelShape shape = config::load_model_shape(path);
-  return {path, std::move(shape), std::make_shared<SafetensorsSource>(path)};
+  const auto weights = std::make_shared<SafetensorsSource>(path);
+  ModelFolder folder{path, std::move(shape), weights};
+  settle_tied_head(folder, *weights);
+  return folder;
 }
 
 std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights,
@@ -125,6 +137,20 @@ void warn_unexpected(const std::vector<std::string>& names, const WeightSource& 
                           " tensors are not part of the model and are left out: ", some_of(names)));
 }
 
+ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head, Missing allowed) {
+  ModelSpec spec = describe(folder.shape, head);
+  warn_unexpected(check_weights(spec, *folder.weights, allowed), *folder.weights);
+  if (folder.untied_by_weights && head == HeadKind::language) {
+    log::warning(
+        base::text(folder.path.string(), ": tie_word_embeddings is true, but ", head_name, " and ",
+                   embedding_name,
+                   " have different values: the stored head is used, as in transformers "
+                   "(set tie_word_embeddings to false to say that this is meant, or remove ",
+                   head_name, ")"));
+  }
+  return spec;
+}
+
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out) {
   const auto& [tensor, role] = spec.parameters.at(parameter);
@@ -152,17 +178,13 @@ void ModelExport::sync() { writer_.sync(); }
 
 void ModelExport::commit() {
   writer_.retire_older();
-  base::write_file_atomically(folder_ / "config.json", config::to_config_json(shape_));
-  if (!shape_.score_head)
-    base::write_file_atomically(folder_ / "generation_config.json", generation_config(shape_));
-  if (!options_.tokenizer_from.empty()) {
-    for (const char* name : tokenizer_files) {
-      const fs::path from = options_.tokenizer_from / name;
-      std::error_code error;
-      if (fs::is_regular_file(from, error))
-        base::write_file_atomically(folder_ / name, base::read_file(from));
-    }
-  }
+  static const KeptFiles none;
+  const KeptFiles& kept = options_.kept ? *options_.kept : none;
+  base::write_file_atomically(folder_ / "config.json",
+                              config::exported_config_json(kept.config(), shape_));
+  if (!shape_.score_head && !kept.has(generation_name))
+    base::write_file_atomically(folder_ / generation_name, generation_config(shape_));
+  kept.write(folder_);
   writer_.commit();
 }
 

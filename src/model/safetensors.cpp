@@ -9,6 +9,8 @@
 
 #include "safetensors_header.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/foreign_file.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::model {
 namespace fs = std::filesystem;
@@ -45,6 +47,11 @@ void check_shard_location(const fs::path& folder, const fs::path& shard) {
            target.string(), ", outside of the model's folder: copy the file into the folder");
 }
 
+std::string_view first_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()),
+          std::min(bytes.size(), base::foreign_file_bytes)};
+}
+
 // Why a folder has no entry to its weights, where something lies in it that tells.
 std::string trace_of_unfinished(const fs::path& folder) {
   std::error_code error;
@@ -65,6 +72,8 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path), opened_(st
   const auto bytes = file_.bytes();
   VALIDATE(opened_.size == bytes.size(), ExitCode::bad_data, path.string(),
            " changed while it was opened: try again");
+  if (const auto first = first_of(bytes); first.size() < 9 || first[8] != '{')
+    base::refuse_foreign_file(first, path, base::Expected::weights);
   VALIDATE(bytes.size() >= 8, ExitCode::bad_data, path.string(), ": ", bytes.size(),
            " bytes are too few for a safetensors file (truncated?): copy or download it again");
   uint64_t length = 0;
@@ -120,8 +129,9 @@ SafetensorsSource::SafetensorsSource(const fs::path& path) : path_(path) {
 SafetensorsSource::~SafetensorsSource() = default;
 
 void SafetensorsSource::open_index(const fs::path& index) {
-  const auto names =
-      parse_safetensors_index(base::read_file(index, safetensors_header_limit), index.string());
+  const std::string text = base::read_file(index, safetensors_header_limit);
+  base::refuse_foreign_file(text, index, base::Expected::json);
+  const auto names = parse_safetensors_index(text, index.string());
   std::set<std::string> files;
   for (const auto& [name, file] : names) files.insert(file);
   for (const auto& file : files) {
@@ -165,6 +175,44 @@ const base::TensorSpec& SafetensorsSource::spec(std::string_view name) const {
 StoredType SafetensorsSource::type(std::string_view name) const { return place(name).entry->type; }
 std::string_view SafetensorsSource::type_name(std::string_view name) const {
   return name_of(type(name));
+}
+
+bool SafetensorsSource::same_values(std::string_view a, std::string_view b) const {
+  constexpr int64_t piece = int64_t{1} << 20;  // elements compared at a time
+  const base::TensorSpec& shape = spec(a);
+  if (shape.shape != spec(b).shape) return false;
+  if (type(a) == type(b)) {  // the stored bytes
+    const Place first = place(a), second = place(b);
+    first.file->check_unchanged();
+    second.file->check_unchanged();
+    auto left = first.file->bytes(*first.entry), right = second.file->bytes(*second.entry);
+    while (!left.empty()) {
+      const size_t size = std::min(left.size(), static_cast<size_t>(piece));
+      if (std::memcmp(left.data(), right.data(), size) != 0) return false;
+      left = left.subspan(size);
+      right = right.subspan(size);
+      base::tick();
+    }
+    return true;
+  }
+  const int64_t rows = std::max<int64_t>(1, piece / std::max<int64_t>(1, shape.columns()));
+  std::vector<float> left, right;
+  for (int64_t row = 0; row < shape.rows(); row += rows) {
+    const base::Block block{row, std::min(rows, shape.rows() - row), 0, shape.columns()};
+    left.resize(static_cast<size_t>(block.elements()));
+    right.resize(left.size());
+    read(a, block, left.data());
+    read(b, block, right.data());
+    if (left != right) return false;
+    base::tick();
+  }
+  return true;
+}
+
+void SafetensorsSource::rename(std::string_view from, const std::string& to) {
+  const Place moved = place(from);
+  places_.erase(places_.find(from));
+  places_.emplace(to, moved);
 }
 
 template <class Take>

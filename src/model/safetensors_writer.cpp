@@ -30,12 +30,6 @@ uint64_t stored_bytes(const base::TensorSpec& tensor, StoredType type) {
   return base::checked_mul(static_cast<uint64_t>(tensor.elements()), bytes_of(type));
 }
 
-bool is_weight_file(const std::string& name) {
-  return name == "model.safetensors" || name == "model.safetensors.index.json" ||
-         (name.starts_with("model-") && name.ends_with(".safetensors") &&
-          name.find("-of-") != std::string::npos);
-}
-
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSpec> tensors,
@@ -49,6 +43,12 @@ SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSp
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
+
+bool SafetensorsWriter::is_weight_file(const std::string& name) {
+  return name == "model.safetensors" || name == "model.safetensors.index.json" ||
+         (name.starts_with("model-") && name.ends_with(".safetensors") &&
+          name.find("-of-") != std::string::npos);
+}
 
 void SafetensorsWriter::plan(uint64_t file_bytes) {
   std::vector<std::vector<size_t>> groups(1);

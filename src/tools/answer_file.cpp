@@ -16,6 +16,11 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t longest_job = uint64_t{1} << 24;
 
+fs::path with(fs::path path, const char* ending) {
+  path += ending;
+  return path;
+}
+
 // Settings that differ, for the message; "": none.
 std::string difference(const fs::path& job_file, const AnswerJob& job) {
   const text::Json was = text::read_json_file(job_file.string(), longest_job);
@@ -27,6 +32,13 @@ std::string difference(const fs::path& job_file, const AnswerJob& job) {
     if (before != value) changes.push_back(base::text(name, ": ", before, " -> ", value));
   }
   return base::join(changes);
+}
+
+// Whether the record is there, can be read and is this job's.
+bool is_of_job(const fs::path& job_file, const AnswerJob& job) {
+  try {
+    return difference(job_file, job).empty();
+  } catch (const UserError&) { return false; }
 }
 
 void write_job(const fs::path& job_file, const AnswerJob& job) {
@@ -83,32 +95,63 @@ bool AnswerSet::has_all(int64_t prompt) const {
   return true;
 }
 
-std::string setting_of_earlier_run(const fs::path& path, const std::string& name) {
-  const fs::path job_file = path.string() + ".job";
-  if (!fs::exists(job_file)) return "";
-  const text::Json job = text::read_json_file(job_file.string(), longest_job);
-  const auto found = job.is_object() ? job.find(name) : job.end();
-  return found != job.end() && found->is_string() ? found->get<std::string>() : "";
+std::string setting_of_earlier_run(const fs::path& output, const std::string& name,
+                                   Existing existing) {
+  for (const char* ending : {".job", ".done"}) {
+    const fs::path record = with(output_path(output), ending);
+    if (!fs::exists(record)) continue;
+    if (existing == Existing::replaced && ending == std::string_view(".done")) continue;
+    const text::Json job = text::read_json_file(record.string(), longest_job);
+    const auto found = job.is_object() ? job.find(name) : job.end();
+    return found != job.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+  return "";
 }
 
-AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& done)
-    : output_(path, OutputFile::Leftover::kept) {
+bool is_answered(const fs::path& output, const AnswerJob& job, AnswerSet none, Existing existing) {
+  std::error_code error;
+  if (output == "-" || existing == Existing::replaced) return false;
+  const fs::path path = output_path(output);
+  if (!fs::is_regular_file(path, error)) return false;
+  const fs::path record = with(path, ".done");
+  if (!fs::exists(with(path, ".partial"), error) && fs::exists(with(path, ".job"), error))
+    fs::rename(with(path, ".job"), record, error);  // ended between its last two steps
+  VALIDATE(fs::exists(record, error), ExitCode::usage, "the output ", path.string(),
+           " is there already, and no ", record.string(),
+           " says what it answers: name another one, or give --force to replace it");
+  const std::string changes = difference(record, job);
+  VALIDATE(changes.empty(), ExitCode::usage, "the output ", path.string(),
+           " has the answers of another job (", changes,
+           "): name another one, or give --force to replace it");
+  const bool whole = take_lines(path, none) == fs::file_size(path);
+  VALIDATE(whole && none.size() == none.wanted(), ExitCode::usage, "the output ", path.string(),
+           " had all answers and has ", none.size(), " of ", none.wanted(),
+           " now (it was changed since): name another one, or give --force to replace it");
+  return true;
+}
+
+AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& done,
+                       Existing existing)
+    : output_(path, existing, OutputFile::Leftover::kept) {
   if (output_.partial().empty()) return;
-  job_file_ = path;
-  job_file_ += ".job";
+  final_ = output_.partial();
+  final_.replace_extension();  // without ".partial"
+  job_file_ = with(final_, ".job");
   const uint64_t bytes = fs::file_size(output_.partial());
-  if (bytes == 0) {
+  const bool forced = existing == Existing::replaced;
+  if (bytes == 0 || (forced && !is_of_job(job_file_, job))) {
+    output_.cut(0);
     write_job(job_file_, job);
     return;
   }
   VALIDATE(fs::exists(job_file_), ExitCode::configuration, output_.partial().string(),
            " is there without ", job_file_.string(),
-           ", so that nobody knows what it answers: remove it");
+           ", so that nobody knows what it answers: remove it, or give --force");
   const std::string changes = difference(job_file_, job);
   VALIDATE(changes.empty(), ExitCode::configuration, output_.partial().string(),
            " has answers of another job (", changes,
-           "): give the same options and prompts to go on with it, remove it to begin anew, or "
-           "name another output");
+           "): give the same options and prompts to go on with it, --force or remove it to begin "
+           "anew, or name another output");
   const uint64_t whole = take_lines(output_.partial(), done);
   output_.cut(whole);
   log::info(base::text("goes on behind ", done.size(), " of ", done.wanted(), " answers in ",
@@ -120,7 +163,7 @@ AnswerFile::AnswerFile(const fs::path& path, const AnswerJob& job, AnswerSet& do
 
 void AnswerFile::finish() {
   output_.finish();
-  if (!job_file_.empty()) fs::remove(job_file_);
+  if (!job_file_.empty()) fs::rename(job_file_, with(final_, ".done"));
 }
 
 }  // namespace trireme::tools

@@ -2,11 +2,14 @@
 #include <vector>
 
 #include "tools/copy_model.hpp"
+#include "tools/output.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/config/exported_config.hpp"
 #include "trireme/driver/progress.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/tools/commands.hpp"
@@ -14,9 +17,11 @@
 namespace trireme::tools {
 namespace {
 
+namespace fs = std::filesystem;
+
 model::ModelExport::Options export_options(const ConvertCommand& command,
-                                           const std::filesystem::path& tokenizer_from) {
-  return {.type = model::stored_type_of(command.dtype), .tokenizer_from = tokenizer_from};
+                                           std::shared_ptr<const model::KeptFiles> kept) {
+  return {.type = model::stored_type_of(command.dtype), .kept = std::move(kept)};
 }
 
 text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
@@ -38,32 +43,42 @@ text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
   return parts;
 }
 
-void convert_gguf(const ConvertCommand& command) {
-  const model::GgufFile file(command.input);
+OutputFolder output_of(const ConvertCommand& command, InputPaths inputs) {
+  inputs.push_back(command.input);
+  return {command.output, inputs, existing(command.force)};
+}
+
+void convert_gguf(const ConvertCommand& command, const model::GgufFile& file) {
   const auto parts = tokenizer_parts(file);
   const auto spec = model::describe(file.shape(), model::HeadKind::language);
   model::warn_unexpected(model::check_weights(spec, file), file);
-  std::filesystem::create_directories(command.output);
-  text::write_tokenizer(parts, command.output);  // first: it refuses what it does not know
+  OutputFolder output = output_of(command, {});
+  text::write_tokenizer(parts, output.path());  // first: it refuses what it does not know
   copy_model(
       spec,
       [&](size_t p, const base::Block& block, float* out) {
         model::load_parameter(spec, p, block, file, 0, out);
       },
-      command.output, export_options(command, {}));
+      output.path(),
+      export_options(command,
+                     fs::is_directory(command.input) ? kept_files(command.input, {}) : nullptr));
+  output.finish();
 }
 
 void convert_folder(const ConvertCommand& command) {
   const auto folder = model::open_model(command.input);
+  if (const auto* gguf = dynamic_cast<const model::GgufFile*>(folder.weights.get()))
+    return convert_gguf(command, *gguf);
   const auto head = folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language;
-  const auto spec = model::describe(folder.shape, head);
-  model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
+  const auto spec = model::describe_and_check(folder, head);
+  OutputFolder output = output_of(command, {});
   copy_model(
       spec,
       [&](size_t p, const base::Block& block, float* out) {
         model::load_parameter(spec, p, block, *folder.weights, 0, out);
       },
-      command.output, export_options(command, command.input));
+      output.path(), export_options(command, kept_files(command.input, {})));
+  output.finish();
 }
 
 // The part of a checkpoint that is asked for: where its tensors lie and what head it has.
@@ -79,8 +94,8 @@ CheckpointPart part_of(const std::string& name) {
 }
 
 // One step of a folder of checkpoints, or a checkpoint itself.
-std::filesystem::path checkpoint_folder(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / "manifest.json")) return path;
+fs::path checkpoint_folder(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return path;
   for (const auto& folder : {path, path / "ckpt"}) {
     // The latest save, as a restart would take it; a step that a run has left behind may have a
     // greater number.
@@ -94,21 +109,72 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& path) {
   return {};
 }
 
-void convert_checkpoint(const ConvertCommand& command, const std::filesystem::path& folder) {
+// Where the config.json and the small files of a checkpoint's model are, and what says so.
+struct ModelSource {
+  fs::path model, tokenizer;
+  std::string key, tokenizer_key;
+};
+ModelSource source_of(const ConvertCommand& command, const std::string& deck) {
+  if (!command.config.empty()) return {command.config, {}, "--model-config", ""};
+  const auto options = config::parse_deck(deck, "the checkpoint's deck");
+  const std::string critic = command.part == "critic" ? learn::critic_path(options).path : "";
+  ModelSource source{options.model.path, options.tokenizer_path(),
+                     "model.path of the checkpoint's deck",
+                     "model.tokenizer of the checkpoint's deck"};
+  if (options.model.tokenizer.empty()) source.tokenizer_key = source.key;
+  if (!critic.empty() && critic != options.model.path) {
+    source.model = critic;
+    source.key = base::text(
+        options.critic.path.empty() ? "the path of the first reward model" : "critic.path",
+        " of the checkpoint's deck");
+  } else if (options.model.path.empty()) {
+    source.model = config::config_file(options.model.shape);
+    source.key = "model.shape of the checkpoint's deck";
+  }
+  return source;
+}
+
+// A checkpoint may be converted in another folder than that in which its run was started, and its
+// model may have moved.
+void require_there(const fs::path& path, const std::string& key, const fs::path& checkpoint) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  const bool good = fs::is_directory(path, error) ? fs::exists(path / "config.json", error)
+                                                  : fs::is_regular_file(path, error);
+  VALIDATE(good, ExitCode::input_missing, checkpoint.string(), ": ", key, " is ", path.string(),
+           there ? ", which has no config.json" : ", which is not there",
+           path.is_relative() && key.front() != '-'
+               ? " (it counts from the folder in which the run was started)"
+               : "",
+           ": give the folder that has config.json and tokenizer of this model as --model-config");
+}
+
+config::ModelShape shape_of(const fs::path& path) {
+  return path.extension() == ".gguf" ? model::GgufFile(path).shape()
+                                     : config::load_model_shape(path);
+}
+
+void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
   const driver::Progress progress = driver::progress_from_json(reader.state());
   if (progress.command == "rm")
     part.head = model::HeadKind::score;  // what it trains is a reward model
-  std::filesystem::path model = command.config;
-  if (model.empty()) {
-    const auto options = config::parse_deck(progress.deck, "the checkpoint's deck");
-    model = options.model.path.empty() ? options.model.shape : options.model.path;
-  }
-  const auto spec = model::describe(config::load_model_shape(model), part.head);
+  const ModelSource source = source_of(command, progress.deck);
+  require_there(source.model, source.key, folder);
+  std::error_code error;
+  VALIDATE(source.tokenizer.empty() || fs::is_directory(source.tokenizer, error),
+           ExitCode::input_missing, folder.string(), ": ", source.tokenizer_key, " is ",
+           source.tokenizer.string(),
+           ", which is not there: give the folder that has config.json and tokenizer of this model "
+           "as --model-config");
+  auto shape = shape_of(source.model);
+  if (reader.find(part.prefix + "lm_head.weight")) shape.tied = false;  // trained apart
+  const auto spec = model::describe(shape, part.head);
   VALIDATE(reader.find(part.prefix + spec.parameters.front().spec.name), ExitCode::bad_data,
            folder.string(), " has no ", command.part, " (", part.prefix,
            spec.parameters.front().spec.name, " is not in it)");
+  OutputFolder output = output_of(command, {folder, source.model, source.tokenizer});
   copy_model(
       spec,
       [&](size_t p, const base::Block& block, float* out) {
@@ -117,21 +183,20 @@ void convert_checkpoint(const ConvertCommand& command, const std::filesystem::pa
             {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
         reader.read(requests);
       },
-      command.output,
-      export_options(command,
-                     std::filesystem::is_directory(model) ? model : std::filesystem::path{}));
+      output.path(), export_options(command, kept_files(source.model, source.tokenizer)));
+  output.finish();
 }
 
 }  // namespace
 
 ExitCode run_convert(const ConvertCommand& command) {
-  VALIDATE(std::filesystem::exists(command.input), ExitCode::input_missing, command.input.string(),
+  VALIDATE(fs::exists(command.input), ExitCode::input_missing, command.input.string(),
            " does not exist: check the path");
   const auto checkpoint = checkpoint_folder(command.input);
   if (!checkpoint.empty()) {
     convert_checkpoint(command, checkpoint);
   } else if (command.input.extension() == ".gguf") {
-    convert_gguf(command);
+    convert_gguf(command, model::GgufFile(command.input));
   } else {
     convert_folder(command);
   }

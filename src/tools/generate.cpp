@@ -71,7 +71,7 @@ class GenerateTool {
   GenerateTool(const GenerateCommand& command, const comm::Session& session)
       : command_(command),
         folder_(model::open_model(command.model)),
-        spec_(model::describe(folder_.shape, model::HeadKind::language)),
+        spec_(model::describe_and_check(folder_, model::HeadKind::language)),
         world_(session.world()),
         tokenizer_(load_tokenizer(command.model, settled_reading())),
         topology_(comm::discover(world_)),
@@ -94,7 +94,7 @@ class GenerateTool {
     feed_.emplace(command_.input, tokenizer_, special, survey_.prompts,
                   ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
     open_output();
-    model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
+    if (answered_) return;
     threads_.use();
     if (command_.weights == config::RolloutWeights::int8) weights_.add_int8(spec_);
     load_weights(spec_, *folder_.weights, weights_);
@@ -105,6 +105,11 @@ class GenerateTool {
 
   // No rank waits for another replica before the end.
   ExitCode run() {
+    if (answered_) {
+      log::info(base::text("already done: ", command_.output.string(), " has all ", done_.wanted(),
+                           " answers of this job"));
+      return ExitCode::done;
+    }
     watch_.restart();
     for (take_prompts(); !engine_->idle(); take_prompts()) {
       comm::wait_until("room for answers at rank 0",
@@ -145,7 +150,8 @@ class GenerateTool {
   const ReadingOptions& settled_reading() {
     std::string& date = command_.reading.date;
     comm::fail_together_on_root(world_, [&] {
-      if (date.empty()) date = setting_of_earlier_run(command_.output, "date");
+      if (date.empty() && command_.output != "-")
+        date = setting_of_earlier_run(command_.output, "date", existing(command_.force));
       if (date.empty()) date = text::today();
     });
     date = world_.broadcast(date, 0);
@@ -189,7 +195,12 @@ class GenerateTool {
 
   void open_output() {
     done_ = AnswerSet(survey_.prompts, command_.n);
-    comm::fail_together_on_root(world_, [this] { output_.emplace(command_.output, job(), done_); });
+    comm::fail_together_on_root(world_, [this] {
+      const Existing there = existing(command_.force);
+      answered_ = is_answered(command_.output, job(), done_, there);
+      if (!answered_) output_.emplace(command_.output, job(), done_, there);
+    });
+    answered_ = world_.broadcast_value(answered_, 0);
     done_ = world_.broadcast_value(done_, 0);
   }
 
@@ -319,6 +330,7 @@ class GenerateTool {
   std::optional<PromptFeed> feed_;
   AnswerSet done_;                                                      // before this run
   std::optional<AnswerFile> output_;                                    // on rank 0
+  bool answered_ = false;                                               // all, by an earlier run
   std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> place_of_;  // of unfinished requests
   base::Stopwatch watch_, since_report_;
   int64_t written_ = 0;
@@ -329,6 +341,10 @@ class GenerateTool {
 
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session) {
   const at::NoGradGuard no_grad;
+  log::open({.console = session.world().rank() == 0, .main_file = {}, .rank_file = {}});
+  comm::fail_together_on_root(session.world(), [&] {
+    check_output_file(command.output, {command.input, command.model}, Existing::replaced);
+  });
   return GenerateTool(command, session).run();
 }
 

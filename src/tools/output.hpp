@@ -1,35 +1,84 @@
-// The output file of a tool: written beside its final name, renamed when complete, so that a file
-// with the final name is whole. Lines are flushed as they come. "-" is standard output. One process
-// at a time writes it: a second one throws UserError(locked), on file systems that have locks.
+// What a tool writes: a file or a folder of a model. It is written beside its final name and
+// renamed when complete, so that what has the final name is whole. Nothing that is there already is
+// written over without --force, and a tool's own input never. One process at a time writes an
+// output: a second one throws UserError(locked), on file systems that have locks.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "trireme/base/files.hpp"
 
 namespace trireme::tools {
 
+enum class Existing : uint8_t { refused, replaced };  // without and with --force
+inline Existing existing(bool force) { return force ? Existing::replaced : Existing::refused; }
+
+// Files and folders that the tool reads; empty paths do not count.
+using InputPaths = std::vector<std::filesystem::path>;
+
+// Where an output comes to lie, through links; it need not be there.
+std::filesystem::path output_path(const std::filesystem::path& path);
+
+// Throws UserError(usage) where writing `output` would write over one of the inputs (a file, a file
+// in a folder, also through links), or, unless `existing` says so, over anything else. "-", pipes
+// and devices are written to and never there already.
+void check_output_file(const std::filesystem::path& output, const InputPaths& inputs,
+                       Existing existing);
+// The same for a folder, which may be there when it is empty, or marked as left unfinished.
+void check_output_folder(const std::filesystem::path& output, const InputPaths& inputs,
+                         Existing existing);
+
+// Lines are flushed as they come. "-", pipes and devices take them as they are.
 class OutputFile {
  public:
   // What to do with lines that a run which did not come to its end has left.
   enum class Leftover : uint8_t { dropped, kept };
-  explicit OutputFile(std::filesystem::path path, Leftover leftover = Leftover::dropped);
+  // check_output_file() comes before. Throws UserError(locked), also when another process has
+  // finished the output meanwhile.
+  OutputFile(std::filesystem::path path, Existing existing, Leftover leftover = Leftover::dropped);
+  // Of an output that was not finished nothing stays, unless `leftover` says so.
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
 
   void write(std::string_view lines);
   // Syncs and gives the file its final name.
   void finish();
 
-  // The file until then; empty: standard output.
+  // The file until then; empty: a stream.
   const std::filesystem::path& partial() const { return partial_; }
   // Keeps its first `bytes`; lines come behind them.
   void cut(uint64_t bytes);
 
  private:
+  void take_partial(Existing existing);
+
   std::filesystem::path path_;
   std::filesystem::path partial_;
+  Leftover leftover_;
   base::FileDescriptor file_;
+};
+
+// The folder of a model. A new one is made as OUTPUT.partial. In one that is there, files appear by
+// rename, weights last (model::ModelExport): an empty one, marked until it is complete, or with
+// Existing::replaced one that has files, of which those that are not the model's stay.
+class OutputFolder {
+ public:
+  OutputFolder(const std::filesystem::path& path, const InputPaths& inputs, Existing existing);
+  // Of a new model that was not finished nothing stays.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+
+  // Where to write until finish().
+  const std::filesystem::path& path() const { return writing_; }
+  void finish();
+
+ private:
+  std::filesystem::path final_, writing_;
+  base::FileDescriptor lock_;
+  bool unfinished_ = false;  // a new model
 };
 
 }  // namespace trireme::tools

@@ -1,6 +1,7 @@
 #include "torch/torch.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "tools/output.hpp"
 #include "tools/reading.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/score_input.hpp"
@@ -27,6 +29,16 @@ namespace {
 // Records that all ranks together score between two writes.
 constexpr size_t records_per_rank = 64;
 
+// A model that diverged, or a damaged one: JSON has no such numbers, and nobody should use them.
+void require_finite(std::span<const float> values, const std::filesystem::path& model,
+                    const std::string& where, const char* what) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    VALIDATE(std::isfinite(values[i]), ExitCode::bad_data, where, ": a ", what, " is not finite (",
+             double{values[i]}, ", number ", i + 1, " of the line; the weights of ", model.string(),
+             " are damaged, or its training diverged): use another checkpoint");
+  }
+}
+
 class ScoreTool {
  public:
   ScoreTool(const ScoreCommand& command, const comm::Session& session)
@@ -43,8 +55,7 @@ class ScoreTool {
     machine::use_device(device_, false, world_);
     const auto type = machine::settle_compute_type(command.dtype, world_, device_);
     const auto folder = model::open_model(command.model);
-    const auto spec = model::describe(folder.shape, model::HeadKind::language);
-    model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
+    const auto spec = model::describe_and_check(folder, model::HeadKind::language);
     tokenizer_.check_model(spec.shape.vocab);
     max_positions_ = spec.shape.max_positions;
     model_ = std::make_unique<zero::ShardedModel>(
@@ -70,7 +81,8 @@ class ScoreTool {
 
   ExitCode run() {
     std::optional<OutputFile> output;
-    if (world_.rank() == 0) output.emplace(command_.output);
+    comm::fail_together_on_root(world_,
+                                [&] { output.emplace(command_.output, existing(command_.force)); });
     const size_t chunk = records_per_rank * static_cast<size_t>(world_.size());
     for (size_t first = 0; first < inputs_.size(); first += chunk) {
       const auto lines = score(first, std::min(first + chunk, inputs_.size()));
@@ -91,20 +103,35 @@ class ScoreTool {
     const size_t end = first + count * (me + 1) / ranks;
     Samples samples;
     std::vector<reward::Request> requests;
-    for (size_t i = begin; i < end; ++i) add(i, samples, requests);
+    comm::fail_together(world_, [&] {
+      for (size_t i = begin; i < end; ++i) add(i, samples, requests);
+    });
     const at::Tensor log_probs = learn::action_log_probs(
         *model_, samples, world_, command_.micro_batch_tokens, command_.temperature, device_);
     reward::Scores rewards;
     if (reward_) rewards = reward_->score(requests);
     std::string lines;
+    comm::fail_together(world_, [&] { lines = lines_of(samples, log_probs, rewards, begin); });
+    return lines;
+  }
+
+  std::string lines_of(const Samples& samples, const at::Tensor& log_probs,
+                       const reward::Scores& rewards, size_t begin) const {
+    std::string lines;
     const float* values = log_probs.const_data_ptr<float>();
     for (int64_t s = 0; s < samples.size(); ++s) {
+      const std::string& where = inputs_[begin + static_cast<size_t>(s)].where;
+      const int64_t skipped = samples.prompt_len[static_cast<size_t>(s)];
+      const std::span<const float> of_text(values + samples.begin(s) + skipped,
+                                           static_cast<size_t>(samples.length(s) - skipped));
+      require_finite(of_text, command_.model, where, "log-probability");
+      if (reward_) {
+        require_finite({&rewards.values[static_cast<size_t>(s)], 1}, command_.reward_model, where,
+                       "reward");
+      }
       data::JsonObject line;
       line.add("index", static_cast<int64_t>(begin) + s);
-      const int64_t skipped = samples.prompt_len[static_cast<size_t>(s)];
-      line.add("log_probs",
-               std::span<const float>(values + samples.begin(s) + skipped,
-                                      static_cast<size_t>(samples.length(s) - skipped)));
+      line.add("log_probs", of_text);
       if (reward_) line.add("reward", double{rewards.values[static_cast<size_t>(s)]});
       lines += line.str() + "\n";
     }
@@ -162,6 +189,11 @@ class ScoreTool {
 }  // namespace
 
 ExitCode run_score(const ScoreCommand& command, const comm::Session& session) {
+  log::open({.console = session.world().rank() == 0, .main_file = {}, .rank_file = {}});
+  comm::fail_together_on_root(session.world(), [&] {
+    check_output_file(command.output, {command.input, command.model, command.reward_model},
+                      existing(command.force));
+  });
   return ScoreTool(command, session).run();
 }
 

@@ -37,9 +37,11 @@ std::string line_of(const TokenizeCommand& command, const text::Tokenizer& token
 }  // namespace
 
 ExitCode run_tokenize(const TokenizeCommand& command) {
+  const Existing there = existing(command.force);
+  check_output_file(command.output, {command.input, command.model}, there);
   const auto tokenizer = load_tokenizer(command.model, command.reading);
   const auto inputs = data::read_inputs(command.input);
-  OutputFile output(command.output);
+  OutputFile output(command.output, there);
   for (const auto& record : inputs) output.write(line_of(command, tokenizer, record));
   output.finish();
   return ExitCode::done;

@@ -28,7 +28,7 @@ UNITS = {
     "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_eval", "jinja_filters", "jinja_functions", "jinja_lexer", "jinja_operators",
                     "jinja_parser", "jinja_value", "json_text", "pre_tokenizer", "regex", "template_date", "template_variables", "tokenizer",
                     "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "utf8", "vocabulary"),
-    "config": sources("config", "changes", "convert", "deck", "fault", "hints", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
+    "config": sources("config", "changes", "convert", "deck", "exported_config", "fault", "hints", "json_edit", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
                       "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
@@ -36,7 +36,7 @@ UNITS = {
              + sources("reward", "asked"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
-    "base": sources("base", "command", "decimal", "error", "fault_point", "files", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
+    "base": sources("base", "command", "decimal", "error", "fault_point", "files", "foreign_file", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
 }

@@ -32,6 +32,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/config/exported_config.hpp"
 #include "trireme/config/model_shape.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/score_input.hpp"
@@ -89,6 +90,12 @@ void model_config(std::string_view bytes) {
   const config::ModelShape shape = config::parse_model_shape(bytes);
   config::parse_model_shape(config::to_config_json(shape));
   config::describe(shape, 1000);
+  config::ModelShape trained = shape;
+  trained.score_head = !shape.score_head;
+  trained.dtype = "float16";
+  const auto exported =
+      config::parse_model_shape(config::exported_config_json(std::string(bytes), trained));
+  if (exported.dtype != trained.dtype || exported.score_head != trained.score_head) std::abort();
 }
 void deck(std::string_view bytes) {
   config::Value value;

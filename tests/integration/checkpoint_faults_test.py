@@ -324,18 +324,18 @@ class Checkpoints(ProgramTest):
         """Killed before each change of a name in the folder: the old weights, the new ones, or a refusal; the next export goes through."""
         self.cut_in_two("model", "older")
         shutil.copytree(self.folder / "older", self.folder / "target")
-        self.succeed("convert", "model", "target", "--dtype", "fp32")
+        self.succeed("convert", "model", "target", "--dtype", "fp32", "--force")
         new = read_safetensors(self.folder / "target" / "model.safetensors")
         seen = []
         for call in itertools.count(1):
             shutil.rmtree(self.folder / "target")
             shutil.copytree(self.folder / "older", self.folder / "target")
             crash = adversity("storage", STORAGE="target", STORAGE_OPS="rename,unlink", STORAGE_CALLS=f"{call}-{call}", STORAGE_DO="kill")
-            result = self.run_program("convert", "model", "target", "--dtype", "fp32", env=crash)
+            result = self.run_program("convert", "model", "target", "--dtype", "fp32", "--force", env=crash)
             if result.code == 0:
                 break
             self.assertEqual(result.code, -signal.SIGKILL, result.text)
-            read = self.run_program("convert", "target", "read", "--dtype", "fp32")
+            read = self.run_program("convert", "target", "read", "--dtype", "fp32", "--force")
             if read.code == 0:
                 values = read_safetensors(self.folder / "read" / "model.safetensors")
                 seen.append("new" if values == new else "old")
@@ -346,7 +346,7 @@ class Checkpoints(ProgramTest):
                 self.assertIn("did not end", read.text)
                 seen.append("refused")
             if seen[-1] == "refused" and seen.count("refused") == 1:
-                self.succeed("convert", "model", "target", "--dtype", "fp32")
+                self.succeed("convert", "model", "target", "--dtype", "fp32", "--force")
                 self.assertEqual(read_safetensors(self.folder / "target" / "model.safetensors"), new)
         self.assertEqual(seen, sorted(seen, key=["old", "refused", "new"].index), "in this order")
         self.assertEqual(set(seen), {"old", "refused", "new"})

@@ -266,7 +266,7 @@ class Tools(ProgramTest):
             with self.subTest(name):
                 shutil.copytree(self.folder / "model", self.folder / name)
                 (self.folder / name / "chat_template.jinja").write_text(template)
-                command = [PROGRAM, "tokenize", "--model", name, "--chat", "--input", "chat.jsonl", "--output", "chat-out.jsonl"]
+                command = [PROGRAM, "tokenize", "--model", name, "--chat", "--input", "chat.jsonl", "--output", "hostile-out.jsonl"]
                 limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (4_000_000 << 10, 4_000_000 << 10))
                 result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300, preexec_fn=limited,
                                         env=child_environment())

@@ -89,7 +89,7 @@ class Program:
     def lines(self, command, records, *arguments):
         source, target = self.folder / f"{command}.in.jsonl", self.folder / f"{command}.out.jsonl"
         source.write_text("".join(json.dumps(record) + "\n" for record in records))
-        self.run(command, "--input", source, "--output", target, *arguments)
+        self.run(command, "--input", source, "--output", target, "--force", *arguments)
         answers = [json.loads(line) for line in target.read_text(encoding="utf-8").split("\n") if line]
         return sorted(answers, key=lambda a: (a.get("index", 0), a.get("sample", 0))) if answers and "index" in answers[0] else answers
 

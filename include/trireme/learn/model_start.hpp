@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "trireme/comm/comm.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/model/kept_files.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/weight_source.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -38,6 +40,15 @@ CriticPath critic_path(const config::Options& options);
 // The model there; a score head is drawn when the weights have none.
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
+
+// What exports of a run keep of the folder that the trained model, or the critic, starts from, with
+// the run's tokenizer: read at the start by rank 0, which writes it at the end; null on the other
+// ranks, and where the deck wants no export. Says in the log what is not copied. Collective over
+// world. Throws UserError(io_error) on all ranks.
+std::shared_ptr<const model::KeptFiles> files_for_exports(const config::Options& options,
+                                                          const comm::CommView& world);
+std::shared_ptr<const model::KeptFiles> critic_files_for_exports(const config::Options& options,
+                                                                 const comm::CommView& world);
 
 // Whether every model of a PPO run takes sequences as long as the deck allows: the actor, and as
 // far as the run has them critic, reference and reward models. Reads config.json only, on every

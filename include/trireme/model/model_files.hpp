@@ -9,6 +9,7 @@
 
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/config/model_shape.hpp"
+#include "trireme/model/kept_files.hpp"
 #include "trireme/model/safetensors.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/weight_source.hpp"
@@ -19,6 +20,9 @@ struct ModelFolder {
   std::filesystem::path path;
   config::ModelShape shape;
   std::shared_ptr<const WeightSource> weights;
+  // config.json ties the head to the embedding, but the files have two that differ: shape.tied is
+  // false then.
+  bool untied_by_weights = false;
 };
 
 // `path`: a folder with config.json and safetensors, a folder with one .gguf file and no
@@ -41,20 +45,28 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
 // One warning for the tensors that check_weights returned; nothing for an empty list.
 void warn_unexpected(const std::vector<std::string>& names, const WeightSource& weights);
 
+// describe() and check_weights() of a folder, with warnings for what is left out and for a head of
+// its own in spite of tie_word_embeddings.
+ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head,
+                             Missing allowed = Missing::nothing);
+
 // Rows and columns [block] of a parameter as fp32 into out[block.elements()]: from the source, or
 // drawn by initial_values with `seed` when the source does not have it (a score head, see Missing).
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out);
 
-// Writes a folder that Hugging Face's from_pretrained opens: config.json, generation_config.json,
-// tokenizer files copied from another folder, and safetensors whose slices every rank writes
-// itself. The order of calls and barriers is that of SafetensorsWriter; nothing is collective.
+// Writes a folder that Hugging Face's from_pretrained opens: the small files of the folder that the
+// model came from, config.json with what training changed, and safetensors whose slices every rank
+// writes itself. The order of calls and barriers is that of SafetensorsWriter; nothing is
+// collective.
 class ModelExport {
  public:
   struct Options {
     StoredType type = StoredType::bf16;  // bf16, f32 or f16
     uint64_t file_bytes = SafetensorsWriter::default_file_bytes;
-    std::filesystem::path tokenizer_from;  // a model folder; empty: no tokenizer files
+    // Of the model's folder; null: config.json and generation_config.json are made from the shape.
+    // Needed where commit() is called.
+    std::shared_ptr<const KeptFiles> kept;
   };
   ModelExport(std::filesystem::path folder, const ModelSpec& spec, Options options);
 

@@ -73,6 +73,11 @@ class SafetensorsSource : public WeightSource {
 
   StoredType type(std::string_view name) const;
 
+  // Whether two tensors of one shape have the same values. Reads them until they differ.
+  bool same_values(std::string_view a, std::string_view b) const;
+  // The tensor gets another name, which no tensor has.
+  void rename(std::string_view from, const std::string& to);
+
  private:
   struct Place {
     const SafetensorsFile* file;
@@ -123,6 +128,8 @@ class SafetensorsWriter {
   void discard() noexcept;
 
   std::vector<std::string> file_names() const;
+  // Whether a writer makes files of this name: model.safetensors, its index, its shards.
+  static bool is_weight_file(const std::string& name);
 
  private:
   struct File {

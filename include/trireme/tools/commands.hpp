@@ -48,6 +48,7 @@ struct GenerateCommand {
   bool log_probs = false;
   bool ignore_eos = false;
   ReadingOptions reading;
+  bool force = false;  // replace an output that is there
 };
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session);
 
@@ -63,6 +64,7 @@ struct ScoreCommand {
   double temperature = 1;
   int64_t micro_batch_tokens = 4096;
   ReadingOptions reading;
+  bool force = false;
 };
 ExitCode run_score(const ScoreCommand& command, const comm::Session& session);
 
@@ -74,6 +76,7 @@ struct TokenizeCommand {
   std::filesystem::path output;
   TokenizeMode mode = TokenizeMode::encode;
   ReadingOptions reading;
+  bool force = false;
 };
 ExitCode run_tokenize(const TokenizeCommand& command);
 
@@ -84,6 +87,7 @@ struct InitCommand {
   std::filesystem::path tokenizer;  // folder whose tokenizer files are copied; empty: none
   uint64_t seed = 1;
   config::DType dtype = config::DType::bf16;
+  bool force = false;
 };
 ExitCode run_init(const InitCommand& command);
 
@@ -93,9 +97,10 @@ struct ConvertCommand {
   std::filesystem::path input;   // .gguf file, checkpoint folder or model folder
   std::filesystem::path output;  // model folder
   std::filesystem::path config;  // for checkpoints: folder with config.json and tokenizer; empty:
-                                 // the run's model.path
+                                 // the folder that the run started this part from
   std::string part = "actor";    // of a checkpoint: actor, critic or ema
   config::DType dtype = config::DType::bf16;
+  bool force = false;
 };
 ExitCode run_convert(const ConvertCommand& command);
 

@@ -42,6 +42,21 @@ void write_one_of_each() {
   log::error("e");
 }
 
+TEST_F(Log, ARankThatAnotherOneSpeaksForSaysItsErrorsOnly) {
+  log::open({.console = false, .main_file = {}, .rank_file = {}});
+  testing::internal::CaptureStderr();
+  log::info("i");
+  log::warning("w");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  log::error("e");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "error: e\n");
+  log::close();
+  testing::internal::CaptureStderr();
+  log::info("i");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "i\n");
+}
+
 TEST_F(Log, FilesHaveWhatTheLevelLetsThrough) {
   log::open({.console = false,
              .main_file = folder_ / "main",

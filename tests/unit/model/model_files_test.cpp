@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "scratch.hpp"
@@ -95,7 +96,8 @@ TEST(ModelExport, writes_what_transformers_looks_for) {
   scratch.write("from/chat_template.jinja", "{{ messages }}");
   scratch.write("from/secret.txt", "no");
   export_model(scratch / "out", describe(tiny_shape(), HeadKind::language),
-               {StoredType::bf16, SafetensorsWriter::default_file_bytes, scratch / "from"});
+               {StoredType::bf16, SafetensorsWriter::default_file_bytes,
+                std::make_shared<KeptFiles>(KeptFiles::read(scratch / "from", {}))});
   const auto config = nlohmann::json::parse(base::read_file(scratch / "out/config.json"));
   EXPECT_EQ(config.at("architectures").at(0), "LlamaForCausalLM");
   const auto generation =
@@ -109,6 +111,116 @@ TEST(ModelExport, writes_what_transformers_looks_for) {
   EXPECT_EQ(open_model(scratch / "out").shape.dtype, "bfloat16");
   for (const auto& entry : std::filesystem::directory_iterator(scratch / "out"))
     EXPECT_NE(entry.path().extension(), ".tmp");
+}
+
+TEST(ModelExport, keeps_what_came_with_the_model) {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch / "from");
+  auto config = nlohmann::json::parse(config::to_config_json(tiny_shape()));
+  config["pretraining_tp"] = 1;
+  scratch.write("from/config.json", config.dump());
+  const std::string generation = R"({"eos_token_id": [3, 2, 5], "top_p": 0.8})";
+  scratch.write("from/generation_config.json", generation);
+  const auto kept = std::make_shared<KeptFiles>(KeptFiles::read(scratch / "from", {}));
+  for (const auto head : {HeadKind::language, HeadKind::score}) {
+    const auto out = scratch / (head == HeadKind::score ? "reward" : "policy");
+    export_model(out, describe(tiny_shape(), head),
+                 {StoredType::bf16, SafetensorsWriter::default_file_bytes, kept});
+    EXPECT_EQ(base::read_file(out / "generation_config.json"), generation);
+    const auto written = nlohmann::json::parse(base::read_file(out / "config.json"));
+    EXPECT_EQ(written.at("pretraining_tp"), 1);
+    EXPECT_EQ(written.at("torch_dtype"), "bfloat16");
+    EXPECT_EQ(open_model(out).shape.score_head, head == HeadKind::score);
+  }
+}
+
+// The weights of a tied model as a folder may have them.
+class TiedWeights : public testing::Test {
+ protected:
+  // `stored`: names and values of [V, D] tensors; the other parameters are drawn.
+  ModelFolder open(const std::vector<std::pair<std::string, float>>& stored,
+                   StoredType type = StoredType::f32, uint64_t file_bytes = 1 << 30) const {
+    auto shape = tiny_shape();
+    shape.tied = true;
+    std::vector<base::TensorSpec> tensors;
+    for (const auto& tensor : describe(shape, HeadKind::language).tensors()) {
+      if (tensor.name != "model.embed_tokens.weight") tensors.push_back(tensor);
+    }
+    for (const auto& [name, value] : stored) tensors.push_back({name, {16, 8}});
+    SafetensorsWriter writer(scratch_.path(), tensors, type, file_bytes);
+    writer.create();
+    for (const auto& [name, value] : stored) {
+      std::vector<float> values(16 * 8, value);
+      values.back() = 1;
+      writer.write(name, {0, 16, 0, 8}, values.data());
+    }
+    writer.commit();
+    scratch_.write("config.json", config::to_config_json(shape));
+    return open_model(scratch_.path());
+  }
+  static float first_of(const ModelFolder& folder, const std::string& name) {
+    float value = 0;
+    folder.weights->read(name, {0, 1, 0, 1}, &value);
+    return value;
+  }
+  const Scratch scratch_;
+};
+
+TEST_F(TiedWeights, a_head_of_its_own_is_used) {
+  for (const uint64_t file_bytes : {uint64_t{1} << 30, uint64_t{600}}) {  // one file, shards
+    const auto folder = open({{"model.embed_tokens.weight", 2}, {"lm_head.weight", 3}},
+                             StoredType::f32, file_bytes);
+    EXPECT_FALSE(folder.shape.tied);
+    testing::internal::CaptureStderr();
+    const auto spec = describe_and_check(folder, HeadKind::language);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the stored head is used"));
+    EXPECT_EQ(spec.parameters[spec.head_parameter()].spec.name, "lm_head.weight");
+    EXPECT_EQ(first_of(folder, "lm_head.weight"), 3);
+    EXPECT_EQ(first_of(folder, "model.embed_tokens.weight"), 2);
+  }
+}
+
+TEST_F(TiedWeights, a_head_that_differs_in_its_last_value_counts) {
+  auto folder = open({{"model.embed_tokens.weight", 1}, {"lm_head.weight", 1}});
+  EXPECT_TRUE(folder.shape.tied) << "the same values twice";
+  testing::internal::CaptureStderr();
+  describe_and_check(folder, HeadKind::language);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  std::fstream file(scratch_ / "model.safetensors",
+                    std::ios::binary | std::ios::in | std::ios::out);
+  const SafetensorsFile stored(scratch_ / "model.safetensors");
+  const auto& entries = stored.entries();
+  const auto size = std::filesystem::file_size(scratch_ / "model.safetensors");
+  uint64_t data = 0;
+  for (const auto& [name, entry] : entries) data = std::max(data, entry.end);
+  const float other = 1.5;
+  file.seekp(static_cast<std::streamoff>(size - data + entries.at("lm_head.weight").end - 4));
+  file.write(reinterpret_cast<const char*>(&other), sizeof other);
+  file.close();
+  EXPECT_FALSE(open_model(scratch_.path()).shape.tied);
+}
+
+TEST_F(TiedWeights, the_head_alone_is_the_embedding) {
+  for (const auto type : {StoredType::f32, StoredType::bf16}) {
+    const auto folder = open({{"lm_head.weight", 3}}, type);
+    EXPECT_TRUE(folder.shape.tied);
+    for (const auto head : {HeadKind::language, HeadKind::score})
+      EXPECT_TRUE(check_weights(describe(folder.shape, head), *folder.weights, Missing::score_head)
+                      .empty());
+    EXPECT_EQ(first_of(folder, "model.embed_tokens.weight"), 3);
+  }
+}
+
+TEST_F(TiedWeights, neither_is_refused_and_an_untied_model_needs_both) {
+  const auto none = open({});
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { describe_and_check(none, HeadKind::language); }),
+              HasSubstr("model.embed_tokens.weight"));
+  open({{"lm_head.weight", 3}});
+  auto shape = tiny_shape();
+  scratch_.write("config.json", config::to_config_json(shape));
+  const auto untied = open_model(scratch_.path());
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { describe_and_check(untied, HeadKind::language); }),
+              HasSubstr("model.embed_tokens.weight"));
 }
 
 TEST(CheckWeights, names_the_tensor_and_both_shapes) {

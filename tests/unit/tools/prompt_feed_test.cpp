@@ -133,26 +133,30 @@ TEST_F(PromptFeeds, AnOutputHasItsNameWhenItIsWhole) {
                  partial = folder_.path() / "out.jsonl.partial";
   std::ofstream(path) << "old\n";
   {
-    OutputFile cut_off(path);
+    OutputFile cut_off(path, Existing::replaced);
     cut_off.write("one\n");
-    EXPECT_THAT(error_of(ExitCode::locked, [&] { OutputFile second(path); }),
+    EXPECT_THAT(error_of(ExitCode::locked, [&] { OutputFile second(path, Existing::replaced); }),
                 HasSubstr("out.jsonl.partial"));
     EXPECT_EQ(base::read_file(partial), "one\n") << "the second one has left it alone";
   }
+  EXPECT_FALSE(fs::exists(partial)) << "nothing stays of what failed";
+  for (const char* line : {"one\n", "two\nthree\n"}) {
+    OutputFile kept(path, Existing::replaced, OutputFile::Leftover::kept);
+    kept.write(line);
+  }
   {
-    OutputFile kept(path, OutputFile::Leftover::kept);
-    kept.write("two\nthree\n");
+    OutputFile kept(path, Existing::replaced, OutputFile::Leftover::kept);
     kept.cut(8);
     kept.write("four\n");
     EXPECT_EQ(base::read_file(partial), "one\ntwo\nfour\n") << "lines come behind what is kept";
   }
-  OutputFile fresh(path);
+  OutputFile fresh(path, Existing::replaced);
   EXPECT_EQ(base::read_file(path), "old\n");
   fresh.write("new\n");
   fresh.finish();
   EXPECT_EQ(base::read_file(path), "new\n");
   EXPECT_FALSE(fs::exists(partial));
-  EXPECT_THROW(OutputFile(folder_.path() / "no" / "folder"), std::exception);
+  EXPECT_THROW(OutputFile(folder_.path() / "no" / "folder", Existing::refused), std::exception);
 }
 
 TEST_F(PromptFeeds, AJobFileThatIsDamagedIsNamed) {
@@ -171,6 +175,10 @@ TEST_F(PromptFeeds, AJobFileThatIsDamagedIsNamed) {
     EXPECT_EQ(other.size(), 0) << damaged;
     EXPECT_EQ(base::read_file(folder_.path() / "answers.jsonl.partial"), line) << "nothing is lost";
   }
+  AnswerSet anew(2, 1);
+  { const AnswerFile forced(path, job, anew, Existing::replaced); }
+  EXPECT_EQ(anew.size(), 0);
+  EXPECT_EQ(base::read_file(folder_.path() / "answers.jsonl.partial"), "") << "--force begins anew";
 }
 
 }  // namespace

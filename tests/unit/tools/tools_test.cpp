@@ -171,6 +171,196 @@ TEST_F(Answers, OfAnotherJobAreNotMixed) {
   one.finish();
   EXPECT_EQ(base::read_file(output()), line(1, 1));
   EXPECT_FALSE(fs::exists(folder_.path() / "answers.jsonl.job"));
+  EXPECT_TRUE(fs::exists(folder_.path() / "answers.jsonl.done"));
+}
+
+TEST_F(Answers, AFinishedOutputOfTheSameJobIsDone) {
+  const AnswerSet none(prompts, samples);
+  EXPECT_FALSE(is_answered(output(), job_, none, Existing::refused)) << "nothing is there";
+  EXPECT_FALSE(is_answered("-", job_, none, Existing::refused));
+  std::string all;
+  for (int prompt = 0; prompt < prompts; ++prompt) {
+    for (int sample = 0; sample < samples; ++sample) all += line(prompt, sample);
+  }
+  {
+    AnswerSet done = none;
+    AnswerFile file(output(), job_, done);
+    file.write(all);
+    file.finish();
+  }
+  EXPECT_TRUE(is_answered(output(), job_, none, Existing::refused));
+  EXPECT_FALSE(is_answered(output(), job_, none, Existing::replaced));
+  fs::rename(folder_.path() / "answers.jsonl.done", folder_.path() / "answers.jsonl.job");
+  EXPECT_TRUE(is_answered(output(), job_, none, Existing::refused))
+      << "ended between its last two steps";
+  const auto refusal = [&](const AnswerJob& job) {
+    return error_of(ExitCode::usage, [&] { is_answered(output(), job, none, Existing::refused); });
+  };
+  EXPECT_THAT(refusal({{"seed", "2"}, {"model", "a b"}}),
+              AllOf(HasSubstr("answers of another job (seed: 1 -> 2)"), HasSubstr("--force")));
+  file("answers.jsonl", all.substr(0, all.size() - 5));
+  EXPECT_THAT(refusal(job_), HasSubstr("has 9 of 10 now"));
+  file("answers.jsonl", all + "x\n");
+  EXPECT_THAT(refusal(job_), HasSubstr("it was changed since"));
+  fs::remove(folder_.path() / "answers.jsonl.done");
+  EXPECT_THAT(refusal(job_), HasSubstr("is there already, and no"));
+}
+
+TEST_F(Answers, ForceBeginsAnewOverAnotherJob) {
+  found(line(0, 0));
+  const AnswerJob other{{"seed", "2"}, {"model", "a b"}};
+  file("answers.jsonl", "before\n");
+  AnswerSet done(prompts, samples);
+  {
+    AnswerFile forced(output(), other, done, Existing::replaced);
+    forced.write(line(1, 1));
+    EXPECT_EQ(base::read_file(output()), "before\n") << "until the new one is whole";
+  }
+  EXPECT_EQ(done.size(), 0);
+  AnswerFile again(output(), other, done, Existing::replaced);
+  EXPECT_EQ(done.size(), 1) << "its own part is continued";
+  again.finish();
+  EXPECT_EQ(base::read_file(output()), line(1, 1));
+}
+
+// What a tool may write, beside what it reads.
+class Outputs : public Tools {
+ protected:
+  fs::path at(const std::string& name) const { return folder_.path() / name; }
+  static std::string refusal(const fs::path& output, const InputPaths& inputs,
+                             Existing existing = Existing::refused) {
+    return error_of(ExitCode::usage, [&] { check_output_file(output, inputs, existing); });
+  }
+};
+
+TEST_F(Outputs, AnInputIsNeverWrittenOver) {
+  file("in.jsonl", "x");
+  fs::create_symlink(at("in.jsonl"), at("link.jsonl"));
+  fs::create_hard_link(at("in.jsonl"), at("hard.jsonl"));
+  fs::create_directories(at("model"));
+  file("model/tokenizer.json", "x");
+  fs::create_directory_symlink(at("model"), at("linked"));
+  for (const Existing existing : {Existing::refused, Existing::replaced}) {
+    for (const char* name : {"in.jsonl", "link.jsonl", "hard.jsonl", "./in.jsonl",
+                             "model/../in.jsonl", "linked/tokenizer.json"})
+      EXPECT_THAT(refusal(at(name), {at("in.jsonl"), at("model")}, existing),
+                  HasSubstr("would destroy what is read"))
+          << name;
+    EXPECT_THAT(refusal(at("in.jsonl"), {at("link.jsonl")}, existing), HasSubstr("is an input"));
+  }
+  file("a.jsonl.partial", "x");
+  EXPECT_THAT(refusal(at("a.jsonl"), {at("a.jsonl.partial")}), HasSubstr("is an input"))
+      << "it is written beside";
+}
+
+TEST_F(Outputs, WhatIsThereNeedsForce) {
+  file("out.jsonl", "x");
+  fs::create_symlink(at("out.jsonl"), at("to-out"));
+  EXPECT_THAT(refusal(at("out.jsonl"), {}), HasSubstr("is there already"));
+  EXPECT_THAT(refusal(at("to-out"), {}), HasSubstr("is there already"));
+  EXPECT_THAT(refusal(folder_.path(), {}, Existing::replaced), HasSubstr("is a folder"));
+  check_output_file(at("out.jsonl"), {}, Existing::replaced);
+  check_output_file(at("new.jsonl"), {}, Existing::refused);
+  check_output_file("-", {}, Existing::refused);
+  check_output_file("/dev/null", {}, Existing::refused);
+  {
+    OutputFile null("/dev/null", Existing::refused);
+    null.write("a");
+    null.finish();
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(Outputs, AFileAppearsWholeThroughALink) {
+  file("out.jsonl", "old");
+  fs::create_symlink(at("out.jsonl"), at("to-out"));
+  {
+    OutputFile output(at("to-out"), Existing::replaced);
+    output.write("new");
+    EXPECT_EQ(base::read_file(at("out.jsonl")), "old");
+    output.finish();
+  }
+  EXPECT_TRUE(fs::is_symlink(at("to-out")));
+  EXPECT_EQ(base::read_file(at("out.jsonl")), "new");
+  {
+    OutputFile failed(at("x.jsonl"), Existing::refused);
+    failed.write("half");
+  }
+  EXPECT_FALSE(fs::exists(at("x.jsonl.partial"))) << "nothing stays of what failed";
+  OutputFile first(at("y.jsonl"), Existing::refused);
+  error_of(ExitCode::locked, [&] { OutputFile(at("y.jsonl"), Existing::refused); });
+  file("y.jsonl", "meanwhile");
+  first.finish();
+  error_of(ExitCode::usage, [&] { OutputFile(at("y.jsonl"), Existing::refused); });
+  EXPECT_FALSE(fs::exists(at("y.jsonl.partial")));
+  fs::create_symlink(at("to-out"), at("z.jsonl.partial"));
+  EXPECT_THROW(OutputFile(at("z.jsonl"), Existing::refused), UserError) << "no link is followed";
+}
+
+TEST_F(Outputs, AFolderAppearsWhole) {
+  const auto refusal_of = [&](const std::string& name, const InputPaths& inputs,
+                              Existing existing = Existing::refused) {
+    return error_of(ExitCode::usage, [&] { OutputFolder(at(name), inputs, existing); });
+  };
+  {
+    OutputFolder made(at("new/model/"), {}, Existing::refused);
+    file("new/model.partial/config.json", "x");
+    EXPECT_EQ(made.path(), at("new/model.partial"));
+    error_of(ExitCode::locked, [&] { OutputFolder(at("new/model"), {}, Existing::refused); });
+    EXPECT_FALSE(fs::exists(at("new/model")));
+    made.finish();
+  }
+  EXPECT_TRUE(fs::exists(at("new/model/config.json")));
+  EXPECT_FALSE(fs::exists(at("new/model/.trireme-partial")));
+  { OutputFolder failed(at("failed"), {}, Existing::refused); }
+  EXPECT_FALSE(fs::exists(at("failed.partial")));
+  fs::create_directories(at("empty"));
+  {
+    OutputFolder into(at("empty"), {}, Existing::refused);
+    into.finish();
+  }
+  EXPECT_TRUE(fs::is_empty(at("empty")));
+  {
+    OutputFolder failed(at("empty"), {}, Existing::refused);
+    EXPECT_EQ(failed.path(), at("empty")) << "it may be a mount point";
+    file("empty/config.json", "x");
+  }
+  EXPECT_TRUE(fs::is_empty(at("empty")));
+  file("empty/.trireme-partial", "killed");
+  file("empty/model.safetensors.tmp", "x");
+  {
+    OutputFolder again(at("empty"), {}, Existing::refused);
+    EXPECT_FALSE(fs::exists(at("empty/model.safetensors.tmp")));
+    file("empty/config.json", "x");
+    again.finish();
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(at("empty")), {}), 1);
+  EXPECT_THAT(refusal_of("new/model", {}), AllOf(HasSubstr("config.json"), HasSubstr("--force")));
+  file("plain", "x");
+  EXPECT_THAT(refusal_of("plain", {}, Existing::replaced), HasSubstr("is a file"));
+  fs::create_directories(at("mine.partial"));
+  file("mine.partial/thesis.tex", "x");
+  EXPECT_THAT(refusal_of("mine", {}), HasSubstr("not what a run of this program has left"));
+  EXPECT_TRUE(fs::exists(at("mine.partial/thesis.tex")));
+  OutputFolder replaced(at("new/model"), {}, Existing::replaced);
+  EXPECT_EQ(replaced.path(), at("new/model")) << "file by file";
+}
+
+TEST_F(Outputs, NoModelIsWrittenWhereItIsReadFrom) {
+  fs::create_directories(at("model"));
+  file("model/config.json", "x");
+  fs::create_directories(at("view"));
+  fs::create_symlink(at("model/config.json"), at("view/config.json"));
+  fs::create_directory_symlink(at("model"), at("linked"));
+  for (const auto& [output, input] : {std::pair("model", "model"), std::pair("model/", "linked"),
+                                      std::pair("linked", "model"), std::pair("model", "view")})
+    EXPECT_THAT(error_of(ExitCode::usage,
+                         [&, o = output, i = input] {
+                           check_output_folder(at(o), {at(i)}, Existing::replaced);
+                         }),
+                HasSubstr("would destroy what is read"))
+        << output << " " << input;
+  check_output_folder(at("model/half"), {at("model")}, Existing::refused);
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
-// `trireme --version` before any library has begun: LibTorch registers its operators when it is
-// loaded, which takes 0.2 s. Functions of .preinit_array run when everything is linked and nothing
-// is initialised: no C++ library, no stdio.
+// What is done before any library has begun. `trireme --version`: LibTorch registers its operators
+// when it is loaded, which takes 0.2 s. And a working folder that was removed: oneMKL ends the
+// process there when it is loaded. Functions of .preinit_array run when everything is linked and
+// nothing is initialised: no C++ library, no stdio.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "build_facts.hpp"
+#include "cli/arguments.hpp"
 #include "trireme/base/error.hpp"
 
 namespace {
@@ -33,7 +36,22 @@ void answer_version(int argc, char** argv, char** environment) {
             : static_cast<int>(trireme::ExitCode::io_error));
 }
 
-[[gnu::section(".preinit_array"),
-  gnu::used]] void (*const before_all_libraries)(int, char**, char**) = answer_version;
+// The parser says it, as it says other errors.
+void leave_lost_folder() {
+  static char path[4096];
+  errno = 0;
+  const bool there = ::getcwd(path, sizeof path) != nullptr && path[0] == '/';
+  if (there || errno == ERANGE) return;
+  trireme::cli::lost_working_folder = errno != 0 ? errno : ENOENT;
+  if (::chdir("/") != 0) return;
+}
+
+void begin(int argc, char** argv, char** environment) {
+  answer_version(argc, argv, environment);
+  leave_lost_folder();
+}
+
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_all_libraries)(int, char**,
+                                                                                 char**) = begin;
 
 }  // namespace
