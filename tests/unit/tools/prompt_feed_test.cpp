@@ -35,7 +35,8 @@ class PromptFeeds : public testing::Test {
     return out;
   }
   PromptSurvey survey(const std::string& content, int64_t max_positions = 100) const {
-    return survey_prompts(file(content), test::tokenizer(), max_positions, test::world());
+    return survey_prompts(file(content), test::tokenizer(), text::SpecialTokens::once,
+                          max_positions, test::world());
   }
   const test::SharedFolder folder_;
 };
@@ -99,7 +100,7 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
     EXPECT_EQ(done.size(), std::ssize(answered));
     EXPECT_EQ(done.wanted(), 11 * samples);
     for (int replica = 0; replica < replicas; ++replica) {
-      PromptFeed feed(prompts, test::tokenizer(), 11, replica, replicas);
+      PromptFeed feed(prompts, test::tokenizer(), text::SpecialTokens::once, 11, replica, replicas);
       for (int64_t index = replica; index < 11; index += replicas) {
         int64_t has = 0;
         for (int64_t sample = 0; sample < samples; ++sample) {
@@ -121,7 +122,8 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
 }
 
 TEST_F(PromptFeeds, LinesBehindTheSurveyedOnesAreNotRead) {
-  PromptFeed feed(file(lines({"a", "b"}) + "no JSON\n"), test::tokenizer(), 2, 0, 1);
+  PromptFeed feed(file(lines({"a", "b"}) + "no JSON\n"), test::tokenizer(),
+                  text::SpecialTokens::once, 2, 0, 1);
   const AnswerSet none(2, 1);
   EXPECT_TRUE(feed.next(none));
   EXPECT_TRUE(feed.next(none));
