@@ -129,8 +129,8 @@ def _built(program):
     return path
 
 
-def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
-    """Standard output of rank 0 of one of our programs under mpirun (one rank: without it)."""
+def _start_ours(program, arguments, ranks, threads, folder, output=None):
+    """One of our programs under mpirun (one rank: without it)."""
     command = [str(_built(program)), *map(str, arguments)]
     if ranks > 1:
         launcher = [shutil.which("mpirun") or "mpirun", "-n", str(ranks), "--bind-to", "none"]
@@ -141,8 +141,24 @@ def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if ranks > cores():
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    process = subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return _communicate([process], timeout)
+    return subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=output or subprocess.PIPE, stderr=output or subprocess.PIPE)
+
+
+def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
+    """Standard output of rank 0 of one of our programs."""
+    return _communicate([_start_ours(program, arguments, ranks, threads, folder)], timeout)
+
+
+def peak_of_job(program, arguments, ranks, threads, folder):
+    """Bytes of the largest resident set of any process of one of our programs' jobs."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = _start_ours(program, arguments, ranks, threads, folder, output)
+        _, status, usage = os.wait4(process.pid, 0)  # of all that mpirun waited for
+        if status != 0:
+            output.seek(0)
+            raise Failed(f"{program} {' '.join(map(str, arguments))}: {output.read()[-2000:]}")
+        process.returncode = 0
+    return usage.ru_maxrss * 1024
 
 
 def run_on_hosts(program, arguments, hosts, mbit, settings=None, timeout=1200):
