@@ -47,7 +47,7 @@ struct GenerateCommand {
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;
-  ReadingOptions reading;
+  ReadingOptions reading = {};
   bool force = false;  // replace an output that is there
 };
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session);
@@ -63,7 +63,7 @@ struct ScoreCommand {
   config::Device device = config::Device::automatic;
   double temperature = 1;
   int64_t micro_batch_tokens = 4096;
-  ReadingOptions reading;
+  ReadingOptions reading = {};
   bool force = false;
 };
 ExitCode run_score(const ScoreCommand& command, const comm::Session& session);
@@ -75,7 +75,7 @@ struct TokenizeCommand {
   std::filesystem::path input;
   std::filesystem::path output;
   TokenizeMode mode = TokenizeMode::encode;
-  ReadingOptions reading;
+  ReadingOptions reading = {};
   bool force = false;
 };
 ExitCode run_tokenize(const TokenizeCommand& command);
