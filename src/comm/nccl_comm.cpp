@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "comm/cuda_support.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/recorded_collectives.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -28,41 +33,94 @@ Registry& registry() {
   return registry;
 }
 
-// Enqueueing takes microseconds, meeting the other ranks seconds.
-void nap(int looks) {
-  if (looks < 1000) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+ncclConfig_t configuration() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.splitShare = 1;
+  return config;
+}
+
+// In one group: each abort waits for the communicator's kernels, which may come after a kernel of
+// another one that only its own abort ends. A group tells all to end before it waits.
+void abort_together(const std::vector<ncclComm_t>& handles) {
+  static_cast<void>(ncclGroupStart());
+  for (const ncclComm_t handle : handles) {
+    if (handle != nullptr) static_cast<void>(ncclCommAbort(handle));
   }
+  static_cast<void>(ncclGroupEnd());
+}
+
+// A call that a helper thread does.
+struct HelpersCall {
+  std::mutex mutex;
+  std::condition_variable over;
+  std::optional<ncclResult_t> result;
+  bool left_behind = false;
+};
+
+// The result of `work`, which waits for other ranks; nullopt where that takes longer than the
+// patience. The thread is then left behind, and does `late` should `work` end after all.
+std::optional<ncclResult_t> in_time(const std::function<ncclResult_t()>& work,
+                                    const std::function<void()>& late) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  const auto call = std::make_shared<HelpersCall>();
+  std::thread helper;
+  try {
+    helper = std::thread([call, device, work, late] {
+      const ncclResult_t result =
+          cudaSetDevice(device) == cudaSuccess ? work() : ncclUnhandledCudaError;
+      std::unique_lock lock(call->mutex);
+      call->result = result;
+      call->over.notify_all();
+      const bool left_behind = call->left_behind;
+      lock.unlock();
+      if (left_behind) late();
+    });
+  } catch (const std::system_error&) {  // no thread to be had: better without a deadline
+    return work();
+  }
+  const auto is_over = [&] { return call->result.has_value(); };
+  const double patience = device_support().patience;
+  std::unique_lock lock(call->mutex);
+  if (patience <= 0) {
+    call->over.wait(lock, is_over);
+  } else if (!call->over.wait_for(lock, std::chrono::duration<double>(patience), is_over)) {
+    call->left_behind = true;
+    device_support().call_left_behind = true;
+    helper.detach();
+    return std::nullopt;
+  }
+  lock.unlock();
+  helper.join();
+  return call->result;
 }
 
 }  // namespace
 
 NcclComm::NcclComm(const CommView& comm)
     : ranks_(comm.native()), rank_(comm.rank()), size_(comm.size()) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.splitShare = 1;
   if (NcclComm* other = of_the_same_ranks()) {
-    split_from(*other, config);
+    split_from(*other);
   } else {
-    begin(comm, config);
+    begin(comm);
   }
+  enter();
 }
 
-void NcclComm::begin(const CommView& comm, ncclConfig_t& config) {
+void NcclComm::begin(const CommView& comm) {
   ncclUniqueId id{};
   if (rank_ == 0) TRIREME_NCCL_CALL(ncclGetUniqueId(&id));
   id = comm.broadcast_value(id, 0);
-  const ncclResult_t result = ncclCommInitRankConfig(&handle_, size_, id, rank_, &config);
-  enter();
-  try {
-    complete(result, "ncclCommInitRankConfig");
-  } catch (...) {
-    static_cast<void>(ncclCommAbort(leave()));
-    throw;
-  }
+  const auto made = std::make_shared<ncclComm_t>(nullptr);
+  meet_others(
+      "ncclCommInitRankConfig",
+      [made, id, rank = rank_, size = size_] {
+        ncclConfig_t config = configuration();
+        return ncclCommInitRankConfig(made.get(), size, id, rank, &config);
+      },
+      [made] { return std::vector{*made}; });
+  handle_ = *made;
 }
 
 // All are made and freed by all of their ranks together: each rank finds the same one.
@@ -77,37 +135,52 @@ NcclComm* NcclComm::of_the_same_ranks() const {
   return nullptr;
 }
 
+void NcclComm::split_from(NcclComm& other) {
+  TRIREME_CUDA_CALL(
+      cudaDeviceSynchronize());  // a communicator is split when nothing of it is under way
+  const ncclComm_t parent = other.handle_;
+  const auto made = std::make_shared<ncclComm_t>(nullptr);
+  try {
+    meet_others(
+        "ncclCommSplit",
+        [made, parent, rank = rank_] {
+          ncclConfig_t config = configuration();
+          return ncclCommSplit(parent, 0, rank, made.get(), &config);
+        },
+        [made, parent] {
+          return std::vector{*made, parent};
+        });
+  } catch (...) {
+    other.registrations_.clear();
+    static_cast<void>(other.leave());  // aborted, or in the hands of the helper
+    throw;
+  }
+  handle_ = *made;
+}
+
+// Does what all ranks do together; `made` are the communicators that nobody can use where that
+// fails.
+void NcclComm::meet_others(const char* call, const std::function<ncclResult_t()>& work,
+                           const std::function<std::vector<ncclComm_t>()>& made) {
+  const base::Stopwatch watch;
+  const auto result = in_time(work, [made] { abort_together(made()); });
+  if (!result) {
+    throw InternalError(
+        base::text("NCCL: rank ", rank_, " of ", size_, " waits in ", call, " for ",
+                   base::human_seconds(watch.seconds()),
+                   ": a rank, its GPU or the network between them is gone, or NCCL uses the "
+                   "wrong interface (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
+  }
+  if (*result == ncclSuccess) return;
+  const std::string problem = words(*result);
+  RecordedCollectives::drop_all();
+  abort_together(made());
+  throw InternalError(base::text(problem, ", seen in ", call));
+}
+
 void NcclComm::enter() {
   const std::lock_guard lock(registry().mutex);
   registry().comms.push_back(this);
-}
-
-void NcclComm::split_from(NcclComm& other, ncclConfig_t& config) {
-  TRIREME_CUDA_CALL(
-      cudaDeviceSynchronize());  // a communicator is split when nothing of it is under way
-  const ncclResult_t result = ncclCommSplit(other.handle_, 0, rank_, &handle_, &config);
-  try {
-    other.complete(result, "ncclCommSplit");  // until then the handle is not there
-  } catch (...) {
-    abort_all();  // and NCCL may still write it
-    if (handle_ != nullptr) static_cast<void>(ncclCommAbort(handle_));
-    throw;
-  }
-  enter();
-}
-
-NcclComm::~NcclComm() {
-  if (std::uncaught_exceptions() > 0) abort_all();
-  dismiss();
-  bool all_came = true;
-  try {
-    if (handle_ != nullptr) complete(ncclCommFinalize(handle_), "ncclCommFinalize");
-  } catch (const UserError&) {  // no rank can be waited for
-    all_came = false;
-  }
-  const ncclComm_t handle = leave();
-  if (handle != nullptr)
-    static_cast<void>(all_came ? ncclCommDestroy(handle) : ncclCommAbort(handle));
 }
 
 // What NCCL does with the handle is done without the mutex: were it to hang, the watchdog must not
@@ -118,24 +191,20 @@ ncclComm_t NcclComm::leave() {
   return std::exchange(handle_, nullptr);
 }
 
-// A call may say ncclSuccess while it is under way (ncclCommSplit of 2.28 does): the communicator
-// knows.
-void NcclComm::complete(ncclResult_t result, const char* call) {
-  const double patience = device_support().patience;
-  const base::Stopwatch watch;
-  for (int looks = 0; result == ncclInProgress || (result == ncclSuccess && looks == 0); ++looks) {
-    if (patience > 0 && watch.seconds() > patience) {
-      throw InternalError(
-          base::text("NCCL: rank ", rank_, " of ", size_, " waits in ", call, " for ",
-                     base::human_seconds(watch.seconds()),
-                     ": a rank, its GPU or the network between them is gone, or NCCL uses the "
-                     "wrong interface (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
-    }
-    if (looks > 0) nap(looks);
-    const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result);
-    if (asked != ncclSuccess) result = asked;
-  }
-  if (result != ncclSuccess) throw InternalError(base::text(words(result), ", seen in ", call));
+NcclComm::~NcclComm() {
+  if (std::uncaught_exceptions() > 0) abort_all();
+  dismiss();
+  const ncclComm_t handle = leave();
+  if (handle == nullptr) return;
+  const auto result = in_time(
+      [handle] {
+        return ncclCommFinalize(handle) == ncclSuccess ? ncclCommDestroy(handle)
+                                                       : ncclCommAbort(handle);
+      },
+      [] {});
+  if (!result)
+    log::warning(base::text("NCCL: rank ", rank_, " of ", size_,
+                            " leaves a communicator that the others do not come to free"));
 }
 
 std::string NcclComm::words(ncclResult_t result) const {
@@ -143,11 +212,15 @@ std::string NcclComm::words(ncclResult_t result) const {
                     ncclGetLastError(handle_), ")");
 }
 
+void NcclComm::fail(ncclResult_t result, const char* call) const {
+  throw InternalError(base::text(words(result), ", seen in ", call));
+}
+
 void NcclComm::enroll(std::byte* data, int64_t bytes) {
   if (bytes == 0) return;
   void* registration = nullptr;
-  complete(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration),
-           "ncclCommRegister");
+  check(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration),
+        "ncclCommRegister");
   registrations_.push_back(registration);
 }
 
@@ -161,23 +234,24 @@ std::optional<std::string> NcclComm::find_trouble() {
   const std::lock_guard lock(registry().mutex);
   for (const NcclComm* comm : registry().comms) {
     ncclResult_t result = ncclSuccess;
-    if (comm->handle_ == nullptr || ncclCommGetAsyncError(comm->handle_, &result) != ncclSuccess)
-      continue;
-    if (result != ncclSuccess && result != ncclInProgress) return comm->words(result);
+    if (ncclCommGetAsyncError(comm->handle_, &result) == ncclSuccess && result != ncclSuccess)
+      return comm->words(result);
   }
   return std::nullopt;
 }
 
 void NcclComm::abort_all() {
-  std::vector<NcclComm*> all;
+  std::vector<ncclComm_t> handles;
   {
     const std::lock_guard lock(registry().mutex);
-    all = registry().comms;
+    for (NcclComm* comm : std::exchange(registry().comms, {})) {
+      comm->registrations_.clear();  // gone with the communicator
+      handles.push_back(std::exchange(comm->handle_, nullptr));
+    }
   }
-  for (NcclComm* comm : all) {
-    comm->registrations_.clear();  // gone with the communicator
-    static_cast<void>(ncclCommAbort(comm->leave()));
-  }
+  if (handles.empty()) return;
+  RecordedCollectives::drop_all();
+  abort_together(handles);
 }
 
 NcclGroup::NcclGroup() { TRIREME_NCCL_CALL(ncclGroupStart()); }
@@ -186,9 +260,9 @@ NcclGroup::~NcclGroup() {
   if (open_) static_cast<void>(ncclGroupEnd());
 }
 
-void NcclGroup::end(NcclComm& comm) {
+void NcclGroup::end(const NcclComm& comm) {
   open_ = false;
-  comm.complete(ncclGroupEnd(), "ncclGroupEnd");
+  comm.check(ncclGroupEnd(), "ncclGroupEnd");
 }
 
 }  // namespace trireme::comm

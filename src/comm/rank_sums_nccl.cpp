@@ -28,16 +28,16 @@ class NcclSums final : public RankSums {
   void add_up(void* values, int64_t count, DType type) override {
     EXPECT(type == DType::f32 || type == DType::bf16);
     RankSums::count(count * static_cast<int64_t>(size_of(type)), false);
-    nccl_.complete(ncclAllReduce(values, values, static_cast<size_t>(count),
-                                 type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum,
-                                 nccl_.handle(), stream_),
-                   "ncclAllReduce");
+    nccl_.check(ncclAllReduce(values, values, static_cast<size_t>(count),
+                              type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum,
+                              nccl_.handle(), stream_),
+                "ncclAllReduce");
   }
   void gather(void* all, int64_t bytes) override {
     RankSums::count(bytes, false);
-    nccl_.complete(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all,
-                                 static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_),
-                   "ncclAllGather");
+    nccl_.check(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all,
+                              static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_),
+                "ncclAllGather");
   }
   std::string kind() const override { return "NCCL"; }
   bool recordable() const override { return true; }

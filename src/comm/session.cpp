@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "comm/mpi_support.hpp"
+#include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 
@@ -140,6 +141,7 @@ int Session::fail(int exit_code, const std::string& message) const {
       job::record_verdict(exit_code);
     }
     leave_together(patience_seconds);
+    if (device_support().call_left_behind) abort_job(exit_code);
     return exit_code;
   }
   log::error(base::text("rank ", world().rank(), " (", facts().host, "): ", message));

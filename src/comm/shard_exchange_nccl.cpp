@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,9 +153,9 @@ void NcclRingExchange::gather(int stage) {
   NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
     std::byte* whole = base + p.offset * element;
-    nccl_.complete(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole,
-                                 static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
-                   "ncclAllGather");
+    nccl_.check(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole,
+                              static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
+                "ncclAllGather");
   }
   group.end(nccl_);
   gathered_[static_cast<size_t>(stage)].record(stream_);
@@ -206,11 +207,10 @@ void NcclRingExchange::reduce(int stage) {
   std::byte* out = ring_[RingMemory::received];
   NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
-    nccl_.complete(
-        ncclReduceScatter(gradients + p.offset * reduced_element(), out,
-                          static_cast<size_t>(p.per_rank), rounds ? ncclBfloat16 : ncclFloat,
-                          ncclSum, nccl_.handle(), stream_),
-        "ncclReduceScatter");
+    nccl_.check(ncclReduceScatter(
+                    gradients + p.offset * reduced_element(), out, static_cast<size_t>(p.per_rank),
+                    rounds ? ncclBfloat16 : ncclFloat, ncclSum, nccl_.handle(), stream_),
+                "ncclReduceScatter");
     out += p.per_rank * reduced_element();
   }
   group.end(nccl_);
@@ -236,18 +236,28 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
   ++counters_.reductions;
 }
 
-// NCCL refuses two ranks on one device.
+// NCCL refuses two ranks on one device. It tells devices apart by their bus addresses and machines
+// by NCCL_HOSTID, where that is set: ranks with one each may share a device
+// (tests/gpu/run.sh). From 2.30.3 on it takes them as they are, where it is told to.
+constexpr int takes_several_ranks = 23003;  // version of NCCL
+
+bool takes_ranks_that_share() {
+  const char* wish = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  int version = 0;
+  TRIREME_NCCL_CALL(ncclGetVersion(&version));
+  return wish != nullptr && std::atoi(wish) != 0 && version >= takes_several_ranks;
+}
+
 bool share_a_device(const CommView& comm) {
   int device = 0;
   TRIREME_CUDA_CALL(cudaGetDevice(&device));
   const auto nodes = discover(comm);
-  const auto buses = comm.all_gather(base::text(nodes.node, ":", device_bus_id(device)));
-  for (size_t i = 0; i < buses.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (buses[i] == buses[j]) return true;
-    }
-  }
-  return false;
+  const char* host = std::getenv("NCCL_HOSTID");
+  const auto buses = comm.all_gather(
+      base::text(host != nullptr ? base::text("host ", host) : base::text("node ", nodes.node), ":",
+                 device_bus_id(device)));
+  const std::set<std::string> different(buses.begin(), buses.end());
+  return !comm.all(takes_ranks_that_share()) && different.size() < buses.size();
 }
 
 std::unique_ptr<ShardExchange> make_device_exchange(Comm comm, std::vector<SlotGeometry> stages,

@@ -167,6 +167,9 @@ struct DeviceSupport {
   std::unique_ptr<trace::DeviceClock> (*make_clock)(void* stream) = nullptr;
   double patience =
       0;  // seconds in which ranks that make a communicator must have met; 0: no limit
+  // A thread may still be in the library of messages, for ever: the process ends without
+  // destructors, which would take away what it uses.
+  bool call_left_behind = false;
 };
 DeviceSupport& device_support();
 

@@ -28,10 +28,8 @@
 namespace trireme::comm {
 namespace {
 
-constexpr double tick = 0.5;  // seconds
 constexpr double patience_share =
     0.9;  // of the deadline: whoever knows what it waits for speaks first
-constexpr double longest_step = 2 * tick;  // more between two looks: the process itself stood still
 constexpr auto hang = "HANG: ";
 constexpr double others_may_speak = 1;  // seconds between the first words and the end of the job
 
@@ -94,9 +92,13 @@ class Watchdog::State {
   }
 
  private:
+  // More between two looks: the process itself stood still.
+  double longest_step() const { return 2 * options_.look_every; }
+
   void watch() {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, std::chrono::duration<double>(tick), [this] { return done_; })) {
+    while (!wake_.wait_for(lock, std::chrono::duration<double>(options_.look_every),
+                           [this] { return done_; })) {
       look_around();
       const double used = thread_seconds();
       trace::add_guard_seconds(trace::Guard::liveness, used - std::exchange(used_, used));
@@ -105,7 +107,7 @@ class Watchdog::State {
 
   void look_around() {
     const double now = base::monotonic_seconds();
-    const double awake = std::min(now - std::exchange(last_look_, now), longest_step);
+    const double awake = std::min(now - std::exchange(last_look_, now), longest_step());
     look_at_myself(awake);
     if (const auto words = judge(awake)) end_job(*words);
   }
@@ -117,7 +119,7 @@ class Watchdog::State {
     messages_->begin_leaving();
     while (messages_ && !messages_->all_leave()) {
       sleep_for(0.001);
-      if (base::monotonic_seconds() - last_look_ >= tick) look_around();
+      if (base::monotonic_seconds() - last_look_ >= options_.look_every) look_around();
     }
     if (messages_) messages_->finish();
   }
@@ -170,7 +172,7 @@ class Watchdog::State {
     if (messages_->leads()) {
       words = find_hang(lives_, options_.deadlines);
     } else if (options_.deadlines.usual > 0 &&
-               lives_[0].unheard > options_.deadlines.usual + longest_step) {
+               lives_[0].unheard > options_.deadlines.usual + longest_step()) {
       words =
           base::text("rank 0 has not been heard of for ", base::human_seconds(lives_[0].unheard),
                      " (the process is stopped, or its node or network is gone); rank ",

@@ -18,12 +18,13 @@
 
 #include "step_indices.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/recorded_collectives.hpp"
 #include "trireme/kernels/device_graph.hpp"
 #include "upload.hpp"
 
 namespace trireme::generate {
 
-class DecodeGraphs {
+class DecodeGraphs final : private comm::RecordedCollectives {
  public:
   // Logits [rows, this rank's slice of the vocabulary] of a step, from kernels that go to `stream`.
   using Forward =
@@ -60,6 +61,7 @@ class DecodeGraphs {
   void send(Upload& upload);
   at::Tensor record(const DecodeShape& shape, int64_t rows, Step& step);
   void drop_recordings();
+  void drop() override { drop_recordings(); }
   void make_room(const at::Tensor& logits);
   std::string problem_of_recording(const DecodeShape& shape, Step& step, const at::Tensor& want);
   bool agree(const std::string& problem);

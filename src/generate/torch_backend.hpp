@@ -65,7 +65,7 @@ class TorchBackend final : public StepBackend {
   int64_t pages_;
   int64_t page_size_;
   at::Device device_;
-  std::unique_ptr<comm::RankSums> sums_;  // null: one rank
+  std::unique_ptr<comm::RankSums> sums_;  // null: one rank. Freed after graphs_, which record it
   at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values; one page more for rows that
                       // fill recorded steps up
   model::Rope rope_;

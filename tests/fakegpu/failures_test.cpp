@@ -62,6 +62,7 @@ void expect_deadline(DeviceLane& lane) {
   fakegpu::set_faults({.endless_init = true});
   EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }),
             ExitCode::internal);
+  EXPECT_TRUE(comm::device_support().call_left_behind);
   fakegpu::set_faults({});
   comm::device_support().patience = 0;
 }

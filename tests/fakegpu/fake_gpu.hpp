@@ -1,4 +1,4 @@
-// A made-up GPU for test binaries: the functions of the CUDA run time and of NCCL that src/comm
+// A fake GPU for test binaries: the functions of the CUDA run time and of NCCL that src/comm
 // calls, on threads and host memory, so that the sources for GPUs run, unchanged, where there is
 // none. This header is what tests see of it beside <cuda_runtime.h>.
 //
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ struct Delays {
 void set_delays(const Delays& delays);
 
 // What this process's device is called (two ranks with one name share a device), and how much
-// memory it has.
+// memory it has. From then on it is device 1 of the process, and the calling thread uses it.
 void set_bus_id(const std::string& name);
 void set_memory(size_t bytes);
 
@@ -80,14 +81,27 @@ struct Faults {
   int error_at_call = 0;  // this collective never ends, and an asynchronous error is reported
   int missing_at_call =
       0;  // this rank never comes to this collective: it ends nowhere, and nothing is reported
-  bool endless_init = false;  // ncclInProgress for ever; of a split, too
+  bool endless_init = false;  // ranks do not find each other while this is set; of a split, too
+  bool failing_split = false;
+  int version = 22809;  // of NCCL
 };
 void set_faults(const Faults& faults);
 // Since the program began.
 struct NcclCounts {
   int made = 0, destroyed = 0, aborted = 0;
-  int split = 0;  // of those that were made
+  int split = 0;    // of those that were made
+  int threads = 0;  // that calls made to go on in
 };
 NcclCounts nccl_counts();
+
+// Stands for a recording of what `stream` was given: communicators whose collectives are among that
+// are freed after it, else that is a finding (NCCL's wait for it, for ever).
+class Recording {
+ public:
+  explicit Recording(cudaStream_t stream);
+
+ private:
+  std::vector<std::shared_ptr<int>> communicators_;
+};
 
 }  // namespace trireme::fakegpu

@@ -156,7 +156,8 @@ void multiply_here(const kernels::DeviceProduct& p) {
 // are those of the launch, which a graph's would not be.
 class HostGraph final : public kernels::DeviceGraph {
  public:
-  HostGraph(kernels::DeviceGraphs::Work work, bool does) : work_(std::move(work)), does_(does) {}
+  HostGraph(kernels::DeviceGraphs::Work work, bool does, cudaStream_t rehearsed_on)
+      : work_(std::move(work)), does_(does), communicators_(rehearsed_on) {}
   void launch() override {
     if (does_) work_(nullptr);
   }
@@ -164,6 +165,7 @@ class HostGraph final : public kernels::DeviceGraph {
  private:
   kernels::DeviceGraphs::Work work_;
   bool does_;
+  fakegpu::Recording communicators_;  // that the rehearsal used
 };
 
 Graphs graphs = Graphs::work;
@@ -184,7 +186,7 @@ class HostGraphs final : public kernels::DeviceGraphs {
   std::unique_ptr<kernels::DeviceGraph> record(Work work) override {
     if (graphs == Graphs::refused)
       throw std::runtime_error("operation not permitted when stream is capturing");
-    return std::make_unique<HostGraph>(std::move(work), graphs == Graphs::work);
+    return std::make_unique<HostGraph>(std::move(work), graphs == Graphs::work, stream_);
   }
 
  private:

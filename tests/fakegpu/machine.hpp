@@ -61,6 +61,7 @@ struct Machine {
   std::vector<CUstream_st*> streams;
   size_t timelines = 1;
   Delays delays;
+  int device = 0;  // of this process: the one that it was told to use
   std::string bus_id = "0000:01:00.0";
   std::optional<Edge> edge;
   std::map<std::pair<Edge::Call, std::string>, int> calls;  // within the present scope
@@ -72,9 +73,18 @@ Machine& machine();  // never destroyed: threads of streams use it until the pro
 // The last error of this thread, as CUDA keeps it.
 cudaError_t fail(cudaError_t error);
 
-// Puts an operation at the end of a stream (null: the legacy default stream).
-void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges,
-             std::function<void()> body);
+// What a stream does. `keeps` is kept by the recording that takes it, if one does.
+struct Operation {
+  std::string what;
+  std::vector<Range> ranges;
+  std::function<void()> begins = [] {};  // when it is put into a stream, each time
+  std::function<void()> body;
+  std::shared_ptr<void> keeps = nullptr;
+};
+// Puts an operation at the end of a stream (null: the legacy default stream), or into the recording
+// that is made of it. A recording that another thread than its own adds to is of no use: CUDA may
+// allow it, no other program is known to try.
+void enqueue(cudaStream_t stream, Operation operation);
 // Waits until a stream is through; all of them.
 void drain(cudaStream_t stream);
 void drain_all();
@@ -93,6 +103,10 @@ bool release(void* data);
 
 }  // namespace trireme::fakegpu
 
+struct CUgraph_st {
+  std::vector<trireme::fakegpu::Operation> operations;
+};
+
 struct CUstream_st {
   explicit CUstream_st(bool is_legacy);
   ~CUstream_st();
@@ -104,6 +118,13 @@ struct CUstream_st {
   bool ends = false;
   std::minstd_rand random;
   std::thread thread;
+
+  struct Capture {
+    std::thread::id by = std::this_thread::get_id();
+    bool broken = false;
+    CUgraph_st graph;
+  };
+  std::unique_ptr<Capture> capture;  // while it is recorded
 
  private:
   void work();

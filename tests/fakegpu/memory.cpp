@@ -1,4 +1,4 @@
-// Memory of the made-up device: host memory that is known by address, NaN where nothing was
+// Memory of the fake device: host memory that is known by address, NaN where nothing was
 // written.
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,8 @@ namespace trireme::fakegpu {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;  // as CUDA: a new thread is on device 0
+constexpr int devices = 2;
 
 struct Memory {
   std::mutex mutex;
@@ -102,7 +104,9 @@ size_t locked_bytes() {
   return sum;
 }
 void set_bus_id(const std::string& name) {
+  current_device = devices - 1;
   const std::lock_guard lock(machine().mutex);
+  machine().device = current_device;
   machine().bus_id = name;
 }
 
@@ -119,18 +123,24 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "part or all of the requested memory range is already mapped";
     case cudaErrorHostMemoryNotRegistered:
       return "pointer does not correspond to a registered memory region";
-    default: return "an error that the made-up GPU has no words for";
+    default: return "an error that the fake GPU has no words for";
   }
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices) return fail(cudaErrorInvalidDevice);
+  current_device = device;
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char* name, int length, int device) {
-  if (device != 0) return fail(cudaErrorInvalidDevice);
   const std::lock_guard lock(machine().mutex);
+  if (device != machine().device) return fail(cudaErrorInvalidDevice);
   std::snprintf(name, static_cast<size_t>(length), "%s", machine().bus_id.c_str());
   return cudaSuccess;
 }
@@ -158,7 +168,9 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) {
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   if (!on_device(data, bytes)) return fail(cudaErrorInvalidValue);
-  enqueue(stream, "memset", {writes(data, bytes)}, [=] { std::memset(data, value, bytes); });
+  enqueue(stream, {.what = "memset", .ranges = {writes(data, bytes)}, .body = [=] {
+                     std::memset(data, value, bytes);
+                   }});
   return cudaSuccess;
 }
 
@@ -167,11 +179,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   const bool both = on_device(to, bytes) && on_device(from, bytes);
   if (kind != cudaMemcpyDefault && (kind != cudaMemcpyDeviceToDevice || !both))
     return fail(cudaErrorInvalidValue);
-  enqueue(stream, "copy", {reads(from, bytes), writes(to, bytes)}, [=] {
-    poison(to, bytes);
-    std::this_thread::yield();
-    std::memcpy(to, from, bytes);
-  });
+  enqueue(stream, {.what = "copy", .ranges = {reads(from, bytes), writes(to, bytes)}, .body = [=] {
+                     poison(to, bytes);
+                     std::this_thread::yield();
+                     std::memcpy(to, from, bytes);
+                   }});
   return cudaSuccess;
 }
 
@@ -188,12 +200,12 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     ranges.push_back(reads(row(from, from_pitch, r), bytes));
     ranges.push_back(writes(row(to, to_pitch, r), bytes));
   }
-  enqueue(stream, "copy of rows", std::move(ranges), [=] {
-    for (size_t r = 0; r < rows; ++r) poison(row(to, to_pitch, r), bytes);
-    std::this_thread::yield();
-    for (size_t r = 0; r < rows; ++r)
-      std::memcpy(row(to, to_pitch, r), row(from, from_pitch, r), bytes);
-  });
+  enqueue(stream, {.what = "copy of rows", .ranges = std::move(ranges), .body = [=] {
+                     for (size_t r = 0; r < rows; ++r) poison(row(to, to_pitch, r), bytes);
+                     std::this_thread::yield();
+                     for (size_t r = 0; r < rows; ++r)
+                       std::memcpy(row(to, to_pitch, r), row(from, from_pitch, r), bytes);
+                   }});
   return cudaSuccess;
 }
 

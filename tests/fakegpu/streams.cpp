@@ -26,6 +26,7 @@ bool is_left_out(Edge::Call call) {
 }
 
 void push(cudaStream_t stream, std::function<void()> task) {
+  if (stream->capture != nullptr) stream->capture->broken = true;  // events are not recorded here
   stream->queue.push_back(std::move(task));
   machine().changed.notify_all();
 }
@@ -81,20 +82,36 @@ void dawdle(std::minstd_rand& random, int longest_us) {
       std::chrono::microseconds(std::uniform_int_distribution<int>(0, longest_us)(random)));
 }
 
-void enqueue(cudaStream_t stream, const std::string& what, const std::vector<Range>& ranges,
-             std::function<void()> body) {
+namespace {
+
+// With the machine's mutex.
+void put(cudaStream_t stream, const Operation& operation) {
   Machine& m = machine();
-  stream = real(stream);
-  const std::lock_guard lock(m.mutex);
+  operation.begins();
   merge(stream->clock, m.host);
   stream->clock.resize(std::max(stream->clock.size(), stream->timeline + 1));
   ++stream->clock[stream->timeline];
-  m.order.add(stream->timeline, stream->clock, std::string(m.during) + "/" + what, ranges);
-  push(stream, [ranges, stream, body = std::move(body)] {
+  m.order.add(stream->timeline, stream->clock, std::string(m.during) + "/" + operation.what,
+              operation.ranges);
+  push(stream, [stream, body = operation.body] {
     const int longest = stream->legacy ? machine().delays.legacy_us : machine().delays.others_us;
     dawdle(stream->random, longest);
     body();
   });
+}
+
+}  // namespace
+
+void enqueue(cudaStream_t stream, Operation operation) {
+  stream = real(stream);
+  const std::lock_guard lock(machine().mutex);
+  if (stream->capture == nullptr) {
+    put(stream, operation);
+  } else if (stream->capture->by != std::this_thread::get_id()) {
+    stream->capture->broken = true;
+  } else {
+    stream->capture->graph.operations.push_back(std::move(operation));
+  }
 }
 
 void drain(cudaStream_t stream) {
@@ -129,7 +146,7 @@ cudaError_t launch(cudaStream_t stream, std::vector<Range> ranges, std::function
   for (const Range& range : ranges) {
     if (!on_device(range.data, range.bytes)) return fail(cudaErrorInvalidValue);
   }
-  enqueue(stream, "kernel", ranges, std::move(body));
+  enqueue(stream, {.what = "kernel", .ranges = std::move(ranges), .body = std::move(body)});
   return cudaSuccess;
 }
 
@@ -301,5 +318,47 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     std::unique_lock inner(machine().mutex);
     machine().changed.wait(inner, [&] { return state->reached >= count; });
   });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (stream == nullptr || mode != cudaStreamCaptureModeThreadLocal)
+    return fail(cudaErrorStreamCaptureUnsupported);
+  const std::lock_guard lock(machine().mutex);
+  if (stream->capture != nullptr) return fail(cudaErrorIllegalState);
+  stream->capture = std::make_unique<CUstream_st::Capture>();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard lock(machine().mutex);
+  *graph = nullptr;
+  const auto capture = std::move(stream->capture);
+  if (capture == nullptr) return fail(cudaErrorIllegalState);
+  if (capture->broken) return fail(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st(std::move(capture->graph));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = reinterpret_cast<cudaGraphExec_t>(new CUgraph_st(*graph));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  stream = real(stream);
+  const std::lock_guard lock(machine().mutex);
+  for (const Operation& operation : reinterpret_cast<CUgraph_st*>(graph)->operations)
+    put(stream, operation);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete reinterpret_cast<CUgraph_st*>(graph);
   return cudaSuccess;
 }

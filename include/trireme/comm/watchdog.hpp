@@ -1,15 +1,15 @@
 // Ends a job in which ranks wait for ever, and says who did not arrive. MPI alone spins for ever
 // beside a dead or stopped rank.
 //
-// Each rank's watchdog thread looks twice a second where its process is and whether it makes
-// progress, and tells rank 0 by a small message on a communicator of its own, which rank 0 answers.
-// Rank 0 judges (liveness.hpp); the others judge rank 0, when it no longer answers. Whoever finds a
-// hang tells all: every rank writes first words to stderr and what it was doing to
-// <run>/hang/rank-NNNNN.json, then the job ends with exit code 70. None of that waits for a file
-// system, a log or MPI: each has a thread of its own, and 2 seconds. Time in which the process
-// itself stood still (SIGSTOP, a suspended job) is nobody's silence. Where MPI gives less than
-// MPI_THREAD_MULTIPLE there are no messages: a rank then judges itself alone and cannot name
-// another.
+// Each rank's watchdog thread looks twice a second (WatchdogOptions::look_every) where its process
+// is and whether it makes progress, and tells rank 0 by a small message on a communicator of its
+// own, which rank 0 answers. Rank 0 judges (liveness.hpp); the others judge rank 0, when it no
+// longer answers. Whoever finds a hang tells all: every rank writes first words to stderr and what
+// it was doing to <run>/hang/rank-NNNNN.json, then the job ends with exit code 70. None of that
+// waits for a file system, a log or MPI: each has a thread of its own, and 2 seconds. Time in which
+// the process itself stood still (SIGSTOP, a suspended job) is nobody's silence. Where MPI gives
+// less than MPI_THREAD_MULTIPLE there are no messages: a rank then judges itself alone and cannot
+// name another.
 //
 // What NCCL finds wrong by itself (a dead link, a peer that is gone) ends the job in the same way,
 // within a second.
@@ -32,6 +32,7 @@ struct WatchdogOptions {
   Deadlines deadlines;
   std::filesystem::path report_folder;  // made when there is something to report
   bool thread_multiple = false;
+  double look_every = 0.5;  // seconds between two looks
   // Where this rank is (without silent), and a count that changes with every progress. Called from
   // the watchdog's thread; must not wait for the main thread.
   std::function<LifeSign()> look;
