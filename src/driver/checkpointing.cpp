@@ -35,7 +35,7 @@ constexpr StoredPart stored_parts[] = {
 // The fp32 arrays of a model that a checkpoint has, by the name of their group.
 struct Part {
   const char* name;
-  float* (zero::ShardedModel::*array)(size_t);
+  SavedArray array;
 };
 std::vector<Part> parts_of(const SavedModel& saved) {
   std::vector<Part> parts{{"weight", &zero::ShardedModel::master},
@@ -90,10 +90,9 @@ void Checkpointing::add(SavedModel model) {
   models_.push_back(std::move(model));
 }
 
-float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t),
-                              size_t parameter) {
+float* Checkpointing::on_host(const SavedModel& saved, SavedArray array, size_t parameter) {
   const int64_t bytes = saved.model->own(parameter).elements() * int64_t{sizeof(float)};
-  return static_cast<float*>(mirror_.add((saved.model->*array)(parameter), bytes));
+  return mirror_.add((saved.model->*array)(parameter), bytes);
 }
 
 checkpoint::Content Checkpointing::content(const Progress& progress, const StoredParts& parts) {

@@ -24,6 +24,9 @@
 
 namespace trireme::driver {
 
+// An fp32 array of a model, by parameter.
+using SavedArray = zero::ShardedModel::Values (zero::ShardedModel::*)(size_t);
+
 // A model that is saved: /<name>/{weight,m,v,ema}/<tensor>. `model` is null on ranks that are no
 // trainers.
 struct SavedModel {
@@ -96,8 +99,7 @@ class Checkpointing {
 
  private:
   // The host's view of an array of this rank; null where there is none.
-  float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t),
-                 size_t parameter);
+  float* on_host(const SavedModel& saved, SavedArray array, size_t parameter);
   checkpoint::Content content(const Progress& progress, const StoredParts& parts);
   void start(Progress progress, const StoredParts& parts);
   // Waits for the save in progress. False: it failed, and may be tried again from what `iteration`

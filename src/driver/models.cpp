@@ -32,9 +32,8 @@ void export_model(const comm::Roles& roles, const model::ModelSpec& spec, zero::
           const base::Block block = model->own(p);
           if (block.empty()) continue;
           machine::HostMirror host(model->state_device());  // one parameter at a time
-          const float* shard = which == Weights::average ? model->average(p) : model->master(p);
-          const auto* values =
-              static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
+          const auto shard = which == Weights::average ? model->average(p) : model->master(p);
+          const float* values = host.add(shard, block.elements() * int64_t{sizeof(float)});
           host.to_host();
           exported.write(p, block, values);
           base::tick();

@@ -88,7 +88,7 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   weightsync::Sources sources;
   if (actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
-      sources.data.push_back(actor->compute_slice(p));
+      sources.data.push_back(actor->compute_slice(p).address());  // SyncOptions::device knows
       if (const uint64_t* changed = actor->changed(p)) sources.changed.push_back(changed);
     }
   }

@@ -31,8 +31,7 @@ std::byte* HostMirror::allocate(int64_t bytes) {
   return memory;
 }
 
-void* HostMirror::add(void* array, int64_t bytes) {
-  if (!copies() || !array) return array;
+void* HostMirror::add_copy(void* array, int64_t bytes) {
   const auto [entry, added] = copies_.try_emplace(array, Copy{nullptr, bytes});
   if (added) entry->second.host = allocate(bytes);
   EXPECT(entry->second.bytes == bytes);

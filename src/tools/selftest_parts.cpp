@@ -144,7 +144,7 @@ Finding Model::weight_sync() {
   std::vector<at::Tensor> replica;
   std::vector<void*> targets;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
-    sources.data.push_back(model_.compute_slice(p));
+    sources.data.push_back(model_.compute_slice(p).address());
     replica.push_back(
         at::zeros({spec.parameters[p].spec.elements()}, at::TensorOptions(device_).dtype(scalar)));
     targets.push_back(replica.back().data_ptr());
@@ -212,14 +212,15 @@ Finding Model::checkpoint(const std::filesystem::path& folder) {
   for (size_t p = 0; p < model_.spec().parameters.size(); ++p) {
     const base::TensorSpec& tensor = model_.spec().parameters[p].spec;
     const base::Block block = model_.own(p);
-    const std::pair<const char*, float*> kinds[] = {{"/weight/", model_.master(p)},
-                                                    {"/moment1/", model_.moment1(p)},
-                                                    {"/moment2/", model_.moment2(p)}};
+    const std::pair<const char*, base::Placed<float>> kinds[] = {{"/weight/", model_.master(p)},
+                                                                 {"/moment1/", model_.moment1(p)},
+                                                                 {"/moment2/", model_.moment2(p)}};
     for (const auto& [kind, values] : kinds) {
       const int64_t elements = values ? block.elements() : 0;
       const base::Block part = values ? block : base::Block{};
-      saved.push_back(elements > 0 ? state_at(values, elements, state).to(at::kCPU).clone()
-                                   : at::empty({0}, at::kFloat));
+      saved.push_back(elements > 0
+                          ? state_at(values.address(), elements, state).to(at::kCPU).clone()
+                          : at::empty({0}, at::kFloat));
       loaded.push_back(at::zeros({elements}, at::kFloat));
       const std::string path = kind + tensor.name;
       content.datasets.push_back(

@@ -2,6 +2,7 @@
 
 #include "trireme/zero/replica_check.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -9,6 +10,9 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/placed.hpp"
+#include "trireme/comm/device_copies.hpp"
+#include "trireme/comm/pinned_buffer.hpp"
 #include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -38,6 +42,40 @@ uint64_t digest_of(const float* values, int64_t count) {
   return digest;
 }
 
+// Digests of arrays, whoever has them: a device's through a page-locked buffer, piece by piece.
+class Digests {
+ public:
+  uint64_t of(base::Placed<const float> array, int64_t count) {
+    if (array.memory() == base::Memory::host) return digest_of(array.host(), count);
+    uint64_t digest = 0;
+    for (int64_t done = 0; done < count; done += piece) {
+      const int64_t values = std::min(piece, count - done);
+      const float* copied = copy(array.address() + done, values);
+      digest = std::rotl(digest, 1) ^ digest_of(copied, values);
+    }
+    return digest;
+  }
+
+ private:
+  static constexpr int64_t piece = int64_t{1} << 20;  // values
+  const float* copy(const float* on_device, int64_t values) {
+    const int64_t bytes = values * int64_t{sizeof(float)};
+    if (buffer_.bytes() == 0)
+      buffer_ = comm::PinnedBuffer(piece * int64_t{sizeof(float)}, "comparing replicas",
+                                   "set train.replica_check = 0");
+    comm::start_copy({.to = buffer_.data(),
+                      .from = reinterpret_cast<const std::byte*>(on_device),
+                      .rows = 1,
+                      .bytes = bytes,
+                      .to_stride = bytes,
+                      .from_stride = bytes});
+    comm::finish_copies();
+    return reinterpret_cast<const float*>(buffer_.data());
+  }
+
+  comm::PinnedBuffer buffer_;
+};
+
 }  // namespace
 
 void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name,
@@ -45,11 +83,12 @@ void require_equal_replicas(const comm::CommView& replicas, int world_rank, cons
   const trace::Region region{"compare replicas"};
   const trace::Guarding guard{trace::Guard::replicas};
   const auto& parameters = model.spec().parameters;
+  Digests digests;
   std::vector<uint64_t> mine;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const int64_t count = model.own(p).elements();
-    for (const float* array : {model.master(p), model.moment1(p), model.moment2(p)})
-      mine.push_back(digest_of(array, count));
+    for (const auto& array : {model.master(p), model.moment1(p), model.moment2(p)})
+      mine.push_back(digests.of(array, count));
   }
   const auto all = replicas.gather_ragged<uint64_t>(mine);
   const std::vector<int> ranks = replicas.gather_values(world_rank);

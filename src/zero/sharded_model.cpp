@@ -90,6 +90,13 @@ struct ShardedModel::Impl {
     }
   }
 
+  base::Memory model_memory() const {
+    return kernels::on_host(device) ? base::Memory::host : base::Memory::device;
+  }
+  Values state_values(const at::Tensor& flat, size_t parameter) const {
+    return {map.data(flat, parameter), options.offload ? base::Memory::host : model_memory()};
+  }
+
   at::Tensor allocate_state() {
     if (!options.offload) return map.allocate(device);
     auto& memory = state.host.emplace_back(
@@ -332,12 +339,17 @@ int64_t ShardedModel::largest_stage() const {
   }
   return most;
 }
-float* ShardedModel::master(size_t p) { return impl_->map.data(impl_->state.master, p); }
-float* ShardedModel::gradient(size_t p) { return impl_->map.data(impl_->state.gradient, p); }
-float* ShardedModel::moment1(size_t p) { return impl_->map.data(impl_->state.moment1, p); }
-float* ShardedModel::moment2(size_t p) { return impl_->map.data(impl_->state.moment2, p); }
-float* ShardedModel::average(size_t p) { return impl_->map.data(impl_->state.average, p); }
-const void* ShardedModel::compute_slice(size_t p) { return impl_->exchange->own_slice(p); }
+using Values = ShardedModel::Values;
+Values ShardedModel::master(size_t p) { return impl_->state_values(impl_->state.master, p); }
+Values ShardedModel::gradient(size_t p) {
+  return {impl_->map.data(impl_->state.gradient, p), impl_->model_memory()};
+}
+Values ShardedModel::moment1(size_t p) { return impl_->state_values(impl_->state.moment1, p); }
+Values ShardedModel::moment2(size_t p) { return impl_->state_values(impl_->state.moment2, p); }
+Values ShardedModel::average(size_t p) { return impl_->state_values(impl_->state.average, p); }
+base::Placed<const std::byte> ShardedModel::compute_slice(size_t p) {
+  return {impl_->exchange->own_slice(p), impl_->model_memory()};
+}
 const void* ShardedModel::compute_whole(size_t p) const { return impl_->exchange->whole(p); }
 void ShardedModel::clear_changes() {
   std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), 0);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 
 #include "fakegpu/device_lane.hpp"
 #include "fakegpu/host_as_device.hpp"
@@ -91,7 +92,8 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   out.reduced_bytes = model.counters().reduced_bytes;
   out.replica_bytes = counted("replica_gradient_bytes") - before;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
-    for (const float* values : {model.master(p), model.moment1(p), model.moment2(p)}) {
+    for (const auto& array : {model.master(p), model.moment1(p), model.moment2(p)}) {
+      const float* values = array.address();  // a fake device's memory is the host's
       out.state.insert(out.state.end(), values, values + model.own(p).elements());
     }
   }

@@ -10,6 +10,7 @@
 #include "driver/weight_bridge.hpp"
 #include "gpu/device.hpp"
 #include "support/world.hpp"
+#include "trireme/base/placed.hpp"
 #include "trireme/machine/host_mirror.hpp"
 #include "unit/zero/tiny_model.hpp"
 
@@ -20,15 +21,19 @@ namespace fs = std::filesystem;
 
 at::TensorOptions floats_on_gpu() { return at::TensorOptions().dtype(at::kFloat).device(gpu()); }
 
+base::Placed<float> placed(at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr<float>(), base::Memory::device};
+}
+
 TEST(GpuMirror, CopiesBothWaysAndKeepsItsAddresses) {
   const int64_t large = int64_t{20} << 20;  // more than one slab of 64 MiB holds
   at::Tensor a = at::full({large}, 2.5, floats_on_gpu()), b = at::arange(5, floats_on_gpu());
   a.narrow(0, large - 1, 1).fill_(9);
   machine::HostMirror mirror(gpu());
   ASSERT_TRUE(mirror.copies());
-  auto* host_b = static_cast<float*>(mirror.add(b.data_ptr(), 5 * 4));
-  auto* host_a = static_cast<float*>(mirror.add(a.data_ptr(), large * 4));
-  EXPECT_EQ(mirror.add(b.data_ptr(), 5 * 4), host_b);
+  float* host_b = mirror.add(placed(b), 5 * 4);
+  float* host_a = mirror.add(placed(a), large * 4);
+  EXPECT_EQ(mirror.add(placed(b), 5 * 4), host_b);
   mirror.to_host();
   EXPECT_EQ(host_a[large - 2], 2.5f);
   EXPECT_EQ(host_a[large - 1], 9.f);
@@ -73,7 +78,8 @@ zero::ShardedModel make_model(const model::ModelSpec& spec) {
 void step(zero::ShardedModel& model) {
   for (size_t p = 0; p < model.spec().parameters.size(); ++p) {
     if (!model.own(p).empty())
-      at::from_blob(model.gradient(p), {model.own(p).elements()}, floats_on_gpu()).fill_(1);
+      at::from_blob(model.gradient(p).address(), {model.own(p).elements()}, floats_on_gpu())
+          .fill_(1);
   }
   zero::AdamWOptions options;
   options.lr = 0.01;
@@ -85,8 +91,9 @@ std::vector<at::Tensor> state_of(zero::ShardedModel& model) {
   std::vector<at::Tensor> out;
   for (size_t p = 0; p < model.spec().parameters.size(); ++p) {
     if (model.own(p).empty()) continue;
-    const void* const arrays[] = {model.master(p), model.moment1(p), model.moment2(p),
-                                  model.average(p), model.compute_slice(p)};
+    const void* const arrays[] = {model.master(p).address(), model.moment1(p).address(),
+                                  model.moment2(p).address(), model.average(p).address(),
+                                  model.compute_slice(p).address()};
     for (const void* array : arrays) {
       out.push_back(
           at::from_blob(const_cast<void*>(array), {model.own(p).elements()}, floats_on_gpu())

@@ -70,10 +70,11 @@ Trained train(const model::ModelSpec& spec, at::Device device, config::DType com
   }
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     const auto values = at::TensorOptions().dtype(at::kFloat).device(device);
-    out.masters.push_back(
-        model.own(p).empty()
-            ? at::Tensor()
-            : at::from_blob(model.master(p), {model.own(p).elements()}, values).cpu().clone());
+    out.masters.push_back(model.own(p).empty() ? at::Tensor()
+                                               : at::from_blob(model.master(p).address(),
+                                                               {model.own(p).elements()}, values)
+                                                     .cpu()
+                                                     .clone());
   }
   return out;
 }

@@ -247,7 +247,7 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
   EXPECT_EQ(reader.counters().read, reader.counters().wanted);
   EXPECT_LE(reader.counters().read, run.fair_share());
   for (size_t p = 0; p < rows.size(); ++p) {
-    EXPECT_TRUE(std::equal(rows[p].begin(), rows[p].end(), actor.master(p)))
+    EXPECT_TRUE(std::equal(rows[p].begin(), rows[p].end(), actor.master(p).host()))
         << run.start.spec.parameters[p].spec.name;
   }
 }

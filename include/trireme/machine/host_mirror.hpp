@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
+#include "trireme/base/placed.hpp"
 #include "trireme/kernels/device_type.hpp"
 
 namespace trireme::machine {
@@ -22,8 +24,11 @@ class HostMirror {
   // Where the host sees `bytes` bytes of an array on the device: the same address whenever the same
   // array is added again, valid as long as the mirror. Page-locked; its contents are those of the
   // last to_host(). Null for null. The arrays must stay where they are.
-  void* add(void* array, int64_t bytes);
-  const void* add(const void* array, int64_t bytes) { return add(const_cast<void*>(array), bytes); }
+  template <class T>
+  T* add(base::Placed<T> array, int64_t bytes) {
+    if (!copies() || !array) return array.host();
+    return static_cast<T*>(add_copy(const_cast<std::remove_const_t<T>*>(array.address()), bytes));
+  }
 
   // Copies every array that was added, after all work on the device so far; complete when it
   // returns.
@@ -40,6 +45,7 @@ class HostMirror {
     std::byte* host;
     int64_t bytes;
   };
+  void* add_copy(void* array, int64_t bytes);
   std::byte* allocate(int64_t bytes);
   void copy(Direction direction);
 

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 
+#include "trireme/base/placed.hpp"
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/shard_exchange.hpp"
@@ -152,16 +153,17 @@ class ShardedModel {
   // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where
   // the model has none (frozen, no average). On state_device(). Written by checkpoint's reader,
   // followed by refresh().
-  float* master(size_t parameter);
-  float* gradient(size_t parameter);
-  float* moment1(size_t parameter);
-  float* moment2(size_t parameter);
-  float* average(size_t parameter);
+  using Values = base::Placed<float>;
+  Values master(size_t parameter);
+  Values gradient(size_t parameter);
+  Values moment1(size_t parameter);
+  Values moment2(size_t parameter);
+  Values average(size_t parameter);
   at::Device state_device()
       const;  // where master(), moments and average lie; gradients are where the model is
   // This rank's rows in the compute dtype, in the exchange's storage: the address never changes,
   // the values change in step(), load() and refresh().
-  const void* compute_slice(size_t parameter);
+  base::Placed<const std::byte> compute_slice(size_t parameter);
   // All rows in the compute dtype where this rank can read them at any time (ranks of one node in
   // shared memory); nullptr elsewhere. As for compute_slice().
   const void* compute_whole(size_t parameter) const;

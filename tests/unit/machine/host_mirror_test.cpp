@@ -9,6 +9,7 @@
 
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/placed.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/host_mirror.hpp"
@@ -22,8 +23,9 @@ TEST(HostMirror, IsTheArrayItselfOnCpus) {
   std::vector<float> values{1, 2, 3};
   HostMirror mirror(at::kCPU);
   EXPECT_FALSE(mirror.copies());
-  EXPECT_EQ(mirror.add(values.data(), 12), values.data());
-  EXPECT_EQ(mirror.add(static_cast<void*>(nullptr), 0), nullptr);
+  EXPECT_EQ(mirror.add(base::Placed(values.data(), base::Memory::host), 12), values.data());
+  EXPECT_EQ(mirror.add(base::Placed<float>(), 0), nullptr);
+  EXPECT_THROW(mirror.add(base::Placed(values.data(), base::Memory::device), 12), InternalError);
   mirror.to_host();
   mirror.to_device();
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3}));

@@ -61,7 +61,7 @@ TEST_P(Gradients, EqualThePlainGraph) {
       model.forward_backward(batch, loss_of(spec, batch));
     }
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
-      EXPECT_LE(relative_error(model.gradient(p), model.own(p), want[p]), bound)
+      EXPECT_LE(relative_error(model.gradient(p).host(), model.own(p), want[p]), bound)
           << spec.parameters[p].spec.name;
     }
     model.zero_gradients();
@@ -101,7 +101,7 @@ TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
       for (int i = 0; i < 2; ++i) model.forward_backward(batch, loss_of(spec, batch));
       auto& all = results.emplace_back();
       for (size_t p = 0; p < spec.parameters.size(); ++p) {
-        if (const float* g = model.gradient(p))
+        if (const float* g = model.gradient(p).host())
           all.insert(all.end(), g, g + model.own(p).elements());
       }
     }
@@ -145,7 +145,7 @@ TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
     }
     const auto memory = model.memory();
     EXPECT_EQ(memory.gradients + memory.exchange + memory.moments + memory.master, 0);
-    EXPECT_EQ(model.master(0), nullptr);
+    EXPECT_EQ(model.master(0).host(), nullptr);
     EXPECT_THROW(model.step({}), UserError);
     EXPECT_THROW(model.forward_backward(batch, loss_of(spec, batch)), UserError);
   }
@@ -210,7 +210,7 @@ TEST(EmptyShards, AreHarmless) {
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
   model.load(initial_reader(spec));
   const size_t score = spec.index_of(model::Role::score);
-  EXPECT_EQ(model.master(score) == nullptr, world().rank() > 0);
+  EXPECT_EQ(model.master(score).host() == nullptr, world().rank() > 0);
   EXPECT_EQ(model.own(score).rows, world().rank() == 0 ? 1 : 0);
 }
 

@@ -58,7 +58,7 @@ std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Te
 
 void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
   for (size_t p = 0; p < want.size(); ++p) {
-    EXPECT_LE(relative_error(model.master(p), model.own(p), want[p]), 2e-5)
+    EXPECT_LE(relative_error(model.master(p).host(), model.own(p), want[p]), 2e-5)
         << model.spec().parameters[p].spec.name;
   }
 }
@@ -119,8 +119,8 @@ OnePass one_pass(comm::ExchangeKind exchange, config::DType reduce) {
   OnePass out;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     if (!model.own(p).empty())
-      out.gradients.insert(out.gradients.end(), model.gradient(p),
-                           model.gradient(p) + model.own(p).elements());
+      out.gradients.insert(out.gradients.end(), model.gradient(p).host(),
+                           model.gradient(p).host() + model.own(p).elements());
   }
   out.norm = model.step(adam()).grad_norm;
   out.bytes = world().sum(model.counters().reduced_bytes);
@@ -153,7 +153,8 @@ Accumulated accumulate(comm::ExchangeKind exchange, bool once, config::DType red
   }
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     if (!model.own(p).empty())
-      out.state.insert(out.state.end(), model.master(p), model.master(p) + model.own(p).elements());
+      out.state.insert(out.state.end(), model.master(p).host(),
+                       model.master(p).host() + model.own(p).elements());
   }
   out.reductions = model.counters().reductions;
   out.bytes = world().sum(model.counters().reduced_bytes);
@@ -232,7 +233,7 @@ TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
   model.load(initial_reader(spec));
   const auto values = [&](size_t p) {
-    const auto* first = static_cast<const uint16_t*>(model.compute_slice(p));
+    const auto* first = reinterpret_cast<const uint16_t*>(model.compute_slice(p).host());
     return std::vector<uint16_t>(first, first + model.own(p).elements());
   };
   const auto bit = [&](size_t p, size_t i) {
@@ -329,21 +330,21 @@ TEST(Average, FollowsTheWeights) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
   model.load(initial_reader(spec));
-  EXPECT_EQ(model.average(0), nullptr);
+  EXPECT_EQ(model.average(0).host(), nullptr);
   model.enable_average(0.9);
   const int64_t n = model.own(0).elements();
-  std::vector<float> want(model.master(0), model.master(0) + n);
+  std::vector<float> want(model.master(0).host(), model.master(0).host() + n);
   for (int step = 0; step < 2; ++step) {
     const auto batch = tiny_work(spec.shape, world().rank(), step);
     model.forward_backward(batch, loss_of(spec, batch));
     model.step(adam());
     for (int64_t i = 0; i < n; ++i) {
       auto& e = want[static_cast<size_t>(i)];
-      e = e * 0.9f + model.master(0)[i] * 0.1f;
+      e = e * 0.9f + model.master(0).host()[i] * 0.1f;
     }
   }
   for (int64_t i = 0; i < n; ++i)
-    EXPECT_NEAR(model.average(0)[i], want[static_cast<size_t>(i)], 1e-6);
+    EXPECT_NEAR(model.average(0).host()[i], want[static_cast<size_t>(i)], 1e-6);
   EXPECT_THROW(model.enable_average(1.0), UserError);
 }
 
@@ -353,14 +354,14 @@ TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
   model.load(initial_reader(spec));
   const int64_t n = model.own(0).elements();
-  const std::vector<float> before(model.master(0), model.master(0) + n);
+  const std::vector<float> before(model.master(0).host(), model.master(0).host() + n);
   if (world().rank() == world().size() - 1)
-    model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
+    model.gradient(0).host()[0] = std::numeric_limits<float>::quiet_NaN();
   const auto result = model.step(adam());
   EXPECT_FALSE(result.updated);
   EXPECT_FALSE(std::isfinite(result.grad_norm));
   EXPECT_EQ(model.steps(), 0);
-  EXPECT_TRUE(std::equal(before.begin(), before.end(), model.master(0)));
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), model.master(0).host()));
   EXPECT_TRUE(std::isfinite(model.step(adam()).grad_norm));  // the gradients were cleared
 }
 
@@ -386,7 +387,8 @@ TEST(Step, ThatIsLeftOutKeepsNoGatheredStages) {
   };
   const at::Tensor want = hidden_of(reference);
   model.forward_backward(batch, loss_of(spec, batch));
-  if (model.own(0).elements() > 0) model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  if (model.own(0).elements() > 0)
+    model.gradient(0).host()[0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_FALSE(model.step(adam()).updated);
   if (refers) { EXPECT_TRUE(hidden_of(reference).equal(want)); }
   EXPECT_TRUE(hidden_of(model).equal(want));
@@ -402,7 +404,7 @@ TEST(Refresh, PublishesWrittenMasterWeights) {
     zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
     model.load(initial_reader(spec));
     const size_t head = spec.index_of(model::Role::lm_head);
-    for (int64_t i = 0; i < model.own(head).elements(); ++i) model.master(head)[i] = 3;
+    for (int64_t i = 0; i < model.own(head).elements(); ++i) model.master(head).host()[i] = 3;
     model.refresh();
     model.forward(tiny_batch(spec.shape, 1, {4}), [](const at::Tensor&, const at::Tensor& weight) {
       EXPECT_EQ(weight.to(at::kFloat).min().item<double>(), 3);
