@@ -9,14 +9,6 @@
 namespace trireme::plan {
 namespace {
 
-constexpr int64_t nccl_communicator = int64_t{700} << 20;  // a reading of others
-// NCCL 2.28.9 by its sources: one that is split off uses the connections, their buffers and those
-// of NVLS of the first one (init.cc, nvls.cc). Of its own are tables, the peers and the ring of
-// each channel (channel.cc) and its view on the device; each takes what the driver gives at least,
-// 2 MiB.
-constexpr int64_t nccl_channels = 64;  // at most
-constexpr int64_t nccl_split_off = (2 * nccl_channels + 1) * (int64_t{2} << 20);
-
 bool is_among(const std::vector<int>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }

@@ -27,4 +27,12 @@ bool sends_deltas(const Job& job);
 // (comm/nccl_comm.hpp).
 int64_t nccl_bytes(const Job& job, int rank);
 
+inline constexpr int64_t nccl_communicator = int64_t{700} << 20;  // a reading of others
+// NCCL 2.28.9 by its sources: one that is split off uses the connections, their buffers and those
+// of NVLS of the first one (init.cc, nvls.cc). Of its own are tables, the peers and the ring of
+// each channel (channel.cc) and its view on the device; each takes what the driver gives at least,
+// 2 MiB.
+inline constexpr int64_t nccl_channels = 64;  // at most
+inline constexpr int64_t nccl_split_off = (2 * nccl_channels + 1) * (int64_t{2} << 20);
+
 }  // namespace trireme::plan

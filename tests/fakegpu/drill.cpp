@@ -70,7 +70,8 @@ void run(const comm::Session& session, const std::string& what) {
       {"async_error", {.error_at_call = 5}},
       {"async_error_while_waiting", {.error_at_call = 6}},  // the last one of a pass
       {"missing_rank", {.missing_at_call = 5}},
-      {"endless_init", {.endless_init = true}}};
+      {"endless_init", {.endless_init = true}},
+      {"wrong_interface", {.endless_init = true}}};
   if (fails && faults.contains(what)) fakegpu::set_faults(faults.at(what));
   if (fails && what == "no_memory_at_start")
     fakegpu::set_memory(fakegpu::device_bytes() + 3 * per_rank * sizeof(float));

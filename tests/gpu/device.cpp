@@ -39,7 +39,13 @@ at::Device gpu() {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % machine::visible_gpus()));
 }
 
-bool ranks_share_a_gpu() { return comm::discover(world()).local_size > machine::visible_gpus(); }
+int64_t free_gpu_bytes() { return machine::free_memory(gpu()); }
+
+bool ranks_share_a_gpu() {
+  // NCCL takes ranks with their own NCCL_HOSTID for those of several machines.
+  return std::getenv("NCCL_HOSTID") == nullptr &&
+         comm::discover(world()).local_size > machine::visible_gpus();
+}
 
 model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device) {
   model::PackedBatch out = batch;

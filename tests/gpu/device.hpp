@@ -4,14 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "trireme/model/forward.hpp"
 
 namespace trireme::test {
 
 // Ranks take the GPUs of the machine in turn; with fewer GPUs than ranks they share, and the
-// exchange goes through the host.
+// exchange goes through the host, unless each has its own NCCL_HOSTID (tests/gpu/run.sh).
 at::Device gpu();
 bool ranks_share_a_gpu();
+int64_t free_gpu_bytes();
 
 // The same batch with its tensors on the device.
 model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device);

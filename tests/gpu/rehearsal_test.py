@@ -43,7 +43,25 @@ class Rehearsal(unittest.TestCase):
         (built / "CTestTestfile.cmake").write_text(f'subdirs("{BUILD}")\n')
         (built / "tests").symlink_to(BUILD / "tests")
         self.stub("compute-sanitizer", f'echo "$*" >{self.folder}/sanitized')
-        return self.run_script("--build", str(built), "--built", *arguments)
+        code, text, parts = self.run_script("--build", str(built), "--built", *arguments)
+        return code, text, [part for part in parts if not part["part"].startswith("ranks/")]  # of a build with CUDA
+
+    def test_several_ranks_on_one_gpu(self):
+        """The parts of section "ranks", on the fake GPU; the deck on CPUs."""
+        built = self.folder / "built"
+        (built / "tests").mkdir(parents=True)
+        (built / "CTestTestfile.cmake").write_text(f'subdirs("{BUILD}")\n')
+        for name, program in {"tests/gpu_unit": "tests/fakegpu_ranks", "tests/gpu_drill": "tests/fakegpu_drill", "trireme": "trireme"}.items():
+            (built / name).symlink_to(BUILD / program)
+        self.stub("compute-sanitizer", "exit 0")
+        code, text, parts = self.run_script("--build", str(built), "--built", "-R", f"^{TEST}$", TRIREME_TINY_DEVICE="cpu")
+        self.assertEqual(code, 0, text + (self.folder / "out/log.txt").read_text())
+        ranks = ["exchange/np2", "exchange/np4", "soak", "recorded", "tiny_deck", "drills", "bytes", "host_time"]
+        self.assertEqual([part["part"] for part in parts], [*(f"ranks/{name}" for name in ranks), TEST, "sanitizer"])
+        log = (self.folder / "out/log.txt").read_text()
+        for words in ("host time of a sum", "bytes of a communicator", "wrong_interface: exit code 70"):
+            self.assertIn(words, log)
+        self.assertNotIn("SKIPPED", log)
 
     def test_tests_on_the_made_up_gpu(self):
         code, text, parts = self.on_made_up_gpu("-R", f"^{TEST}$")
@@ -60,7 +78,7 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual((parts[-1]["part"], parts[-1]["rc"]), ("sanitizer", 0), text)
         patterns = re.search(r"--gtest_filter=(\S+)", (self.folder / "sanitized").read_text()).group(1).split(":")
         suites = set(re.findall(r"^TEST\((\w+), ", "".join(path.read_text() for path in (ROOT / "tests/gpu").glob("*_test.cpp")), re.MULTILINE))
-        without_kernels = {"GpuMirror", "GpuCheckpoint", "GpuWeightSync"}  # copies
+        without_kernels = {"GpuMirror", "GpuCheckpoint", "GpuWeightSync"}  # copies; the suites of several ranks are of TEST_F
         self.assertEqual({pattern.removesuffix(".*") for pattern in patterns}, suites - without_kernels)
 
     def test_no_time_is_left(self):

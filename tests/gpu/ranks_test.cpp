@@ -1,0 +1,166 @@
+// What only several ranks show: NCCL's kernels, its communicators under a watchdog, replicas that
+// are compared, tensor-parallel steps that are recorded. tests/gpu/run.sh runs it on one GPU, where
+// each rank has its own NCCL_HOSTID; without a GPU it runs on the fake one (fakegpu_ranks).
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu/device.hpp"
+#include "plan/groups.hpp"
+#include "support/nccl_soak.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/zero/replica_check.hpp"
+#include "unit/generate/tiny_model.hpp"
+#include "unit/zero/tiny_model.hpp"
+
+namespace trireme::test {
+namespace {
+
+using generate::GeneratorWeights;
+
+at::TensorOptions gpu_floats() { return at::TensorOptions().dtype(at::kFloat).device(gpu()); }
+
+class SeveralRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() == 1) GTEST_SKIP() << "one rank";
+    if (ranks_share_a_gpu()) GTEST_SKIP() << "NCCL takes ranks on one GPU with NCCL_HOSTID only";
+  }
+};
+
+TEST_F(SeveralRanks, SumWhileAWatchdogLooksEveryMillisecond) {
+  at::Tensor values = at::zeros({64}, gpu_floats());
+  nccl_soak({.data = values.mutable_data_ptr<float>(),
+             .count = values.numel(),
+             .fill = [&](float value) { values.fill_(value); },
+             .first = [&] { return values[0].item<float>(); }},
+            10, 50);
+}
+
+// Shares of one KV head each, as many as there are ranks.
+model::ModelSpec spec_for_ranks(int ranks) {
+  auto shape = tiny_spec().shape;
+  shape.head_dim = 16;
+  shape.kv_heads = ranks;
+  shape.heads = 2 * ranks;
+  shape.hidden = shape.heads * shape.head_dim;
+  return model::describe(shape, model::HeadKind::language);
+}
+
+struct RankTexts {
+  Results results;
+  int64_t graph_steps = 0;
+};
+
+RankTexts generate_texts(const model::ModelSpec& spec, const comm::CommView& replica,
+                         bool records) {
+  const at::NoGradGuard no_gradients;
+  const auto host = tiny_weights(spec, config::DType::f32, replica.rank(), replica.size());
+  GeneratorWeights weights(spec, config::DType::f32, replica.rank(), replica.size(),
+                           generate::Place::device);
+  for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
+  generate::EngineOptions options;
+  options.kv_bytes = int64_t{2} << 20;
+  options.max_batch = 4;
+  options.threads = 1;
+  options.backend = generate::BackendKind::torch;
+  options.graphs = records;
+  generate::Engine engine(spec, weights, options, replica);
+  std::vector<generate::Request> requests;
+  for (uint64_t i = 0; i < 3; ++i) {
+    auto& request = requests.emplace_back();
+    request.id = i;
+    request.prompt = tiny_prompt(5 + 7 * static_cast<int64_t>(i), i);
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = 16;
+  }
+  RankTexts out;
+  out.results = run_all(engine, std::move(requests));
+  out.graph_steps = engine.counters().graph_steps;
+  return out;
+}
+
+TEST_F(SeveralRanks, RecordTensorParallelSteps) {
+  const auto spec = spec_for_ranks(world().size());
+  const RankTexts alone = generate_texts(spec, {}, false),
+                  one_by_one = generate_texts(spec, world(), false),
+                  recorded = generate_texts(spec, world(), true);
+  EXPECT_GT(recorded.graph_steps, 0);
+  EXPECT_EQ(one_by_one.graph_steps, 0);
+  expect_close(alone.results, one_by_one.results, 1e-3);
+  expect_close(one_by_one.results, recorded.results, 1e-3);
+  expect_agreement(recorded.results);
+}
+
+// Each rank is a shard group of its own.
+TEST_F(SeveralRanks, CompareReplicas) {
+  const auto alone = comm::Comm::split(world(), world().rank(), 0, "alone");
+  const auto spec = spec_for_ranks(2);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::bf16;
+  zero::ShardedModel model(spec, alone, world(), gpu(), options);
+  model.load(initial_reader(spec));
+  const auto compare = [&] {
+    zero::require_equal_replicas(world(), world().rank(), "actor", model);
+  };
+  EXPECT_NO_THROW(compare());
+  const int64_t count = model.own(0).elements();
+  const auto moments = at::from_blob(model.moment2(0).address(), {count}, gpu_floats());
+  if (world().rank() == 1) moments[count - 1].fill_(1e-30);
+  EXPECT_THROW(compare(), UserError);
+}
+
+// Against the ledger (src/plan/groups.hpp).
+TEST_F(SeveralRanks, TakeTheLedgersBytesForTheirCommunicators) {
+  auto taken = [before = free_gpu_bytes()]() mutable {
+    const int64_t now = free_gpu_bytes();
+    return std::exchange(before, now) - now;
+  };
+  at::Tensor values = at::zeros({int64_t{1} << 20}, gpu_floats());
+  const auto use = [&](comm::RankSums& sums) {
+    sums.add_up(values.mutable_data_ptr(), values.numel(), comm::DType::f32);
+    static_cast<void>(values[0].item<float>());
+  };
+  auto apart = comm::Comm::split(world(), 0, world().rank(), "apart");
+  static_cast<void>(taken());
+  const auto first = comm::make_rank_sums(apart, true);
+  use(*first);
+  const int64_t bytes = taken();
+  const auto second = comm::make_rank_sums(apart, true);
+  use(*second);
+  const int64_t more = taken();
+  if (world().rank() == 0)
+    std::printf("bytes of a communicator %lld, of one that is split off %lld\n",
+                static_cast<long long>(bytes), static_cast<long long>(more));
+  // All ranks of one GPU take theirs meanwhile.
+  EXPECT_LE(bytes, world().size() * plan::nccl_communicator);
+  EXPECT_LE(more, world().size() * plan::nccl_split_off);
+}
+
+// Of the host's, which has a step's sums to enqueue. Printed; nothing asserts a time.
+TEST_F(SeveralRanks, TellHowLongASumIsEnqueued) {
+  at::Tensor values = at::zeros({64}, gpu_floats());
+  const auto sums = comm::make_rank_sums(world(), true);
+  constexpr int count = 100;
+  double best = 1;
+  for (int i = 0; i < count; ++i) {
+    const base::Stopwatch watch;
+    sums->add_up(values.mutable_data_ptr(), values.numel(), comm::DType::f32);
+    best = std::min(best, watch.seconds());
+    static_cast<void>(values[0].item<float>());
+  }
+  if (world().rank() == 0) std::printf("host time of a sum: %.1f us\n", 1e6 * best);
+  EXPECT_EQ(sums->counters().sums, count);
+}
+
+}  // namespace
+}  // namespace trireme::test
