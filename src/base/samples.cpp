@@ -1,6 +1,7 @@
 #include "trireme/base/samples.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -41,7 +42,7 @@ struct Column {
   bool later = false;  // filled by a later role, or not in every run: may be empty
 };
 
-// All columns but reward_parts, in the order of the wire form.
+// All columns but reward_parts and reward_metrics, in the order of the wire form.
 constexpr std::tuple columns{
     Column<uint64_t>{"id", &Samples::id, Per::sequence},
     Column<int64_t>{"prompt_row", &Samples::prompt_row, Per::sequence},
@@ -133,6 +134,14 @@ void Samples::append(const Samples& other, int64_t i) {
     reward_parts.resize(other.reward_parts.size());
   for (size_t part = 0; part < other.reward_parts.size(); ++part)
     append_column(reward_parts[part], other.reward_parts[part], i, 1);
+  constexpr float none = std::numeric_limits<float>::quiet_NaN();
+  const auto before = static_cast<size_t>(size());
+  for (const auto& entry : other.reward_metrics) reward_metrics[entry.first].resize(before, none);
+  for (auto& [name, column] : reward_metrics) {
+    const auto theirs = other.reward_metrics.find(name);
+    column.push_back(theirs == other.reward_metrics.end() ? none
+                                                          : theirs->second[static_cast<size_t>(i)]);
+  }
   cu_seqlens.push_back(cu_seqlens.back() + count);
 }
 
@@ -144,6 +153,7 @@ Samples Samples::unscored() const {
   Samples out = *this;
   out.reward.clear();
   out.reward_parts.clear();
+  out.reward_metrics.clear();
   out.ref_log_probs.clear();
   return out;
 }
@@ -180,6 +190,8 @@ void Samples::check() const {
     fits((this->*column.values).size(), column.per, column.later, column.name);
   });
   for (const auto& part : reward_parts) fits(part.size(), Per::sequence, true, "reward_parts");
+  for (const auto& entry : reward_metrics)
+    fits(entry.second.size(), Per::sequence, false, "reward_metrics");
   for (int64_t i = 0; i < size(); ++i) {
     const int32_t prompt = prompt_len[static_cast<size_t>(i)];
     if (prompt < 0 || response_len(i) < 0) {
@@ -191,7 +203,8 @@ void Samples::check() const {
 
 namespace {
 
-constexpr uint64_t magic = 0x32304c504d415354ull;  // "TSAMPL02"
+constexpr uint64_t magic = 0x33304c504d415354ull;                   // "TSAMPL03"
+constexpr uint64_t without_reward_metrics = 0x32304c504d415354ull;  // "TSAMPL02", in checkpoints
 
 }  // namespace
 
@@ -199,15 +212,27 @@ std::string Samples::to_bytes() const {
   base::WireWriter writer;
   writer.put(magic);
   for_each_column([&](const auto& column) { writer.put(this->*column.values); });
-  return writer.put(reward_parts).take();
+  const std::vector<std::pair<std::string, std::vector<float>>> named(reward_metrics.begin(),
+                                                                      reward_metrics.end());
+  return writer.put(reward_parts).put(named).take();
 }
 
 Samples Samples::from_bytes(std::string_view bytes) {
   base::WireReader reader(bytes, "samples");
-  VALIDATE(reader.take<uint64_t>() == magic, ExitCode::bad_data, "samples: wrong magic number");
+  const auto begun = reader.take<uint64_t>();
+  VALIDATE(begun == magic || begun == without_reward_metrics, ExitCode::bad_data,
+           "samples: wrong magic number");
   Samples out;
   for_each_column([&](const auto& column) { reader.take(out.*column.values); });
   reader.take(out.reward_parts);
+  if (begun == magic) {
+    for (auto& [name, values] :
+         reader.take<std::vector<std::pair<std::string, std::vector<float>>>>()) {
+      VALIDATE(out.reward_metrics.empty() || out.reward_metrics.rbegin()->first < name,
+               ExitCode::bad_data, "samples: the names of reward_metrics are not in order");
+      out.reward_metrics.emplace_hint(out.reward_metrics.end(), name, std::move(values));
+    }
+  }
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {
     VALIDATE(reason <= FinishReason::unfinished, ExitCode::bad_data, "samples: finish reason ",

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,8 @@ struct Samples {
   // Per sequence, later columns [B] or empty
   std::vector<float> reward;
   std::vector<std::vector<float>> reward_parts;  // [parts][B]
+  // What reward sources say beside a reward, by "source/name" [B]: NaN where an answer had none.
+  std::map<std::string, std::vector<float>> reward_metrics;
   // Per token, later columns [T] or empty; aligned with ids, valid where action_mask is 1
   std::vector<float> ref_log_probs;
   // Of an iteration that was interrupted between two optimizer steps: what its trainers had
@@ -76,7 +79,7 @@ struct Samples {
   // counts as stopped by its length. (OpenRLHF: SamplesGenerator._process_response_into_experience)
   void add(const SequenceRecord& sequence, int64_t max_len = INT64_MAX);
   // Appends sequence `i` of `other`; both must have the same later columns filled (an empty target
-  // takes any).
+  // takes any), but for reward_metrics, whose names may differ.
   void append(const Samples& other, int64_t i);
   // The sequences named, in that order.
   Samples select(std::span<const int64_t> rows) const;

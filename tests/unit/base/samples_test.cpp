@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 
 #include "trireme/base/error.hpp"
@@ -28,6 +29,8 @@ Samples some(int64_t count) {
   }
   samples.reward.assign(static_cast<size_t>(count), 1.5f);
   samples.reward_parts.assign(2, std::vector<float>(static_cast<size_t>(count), 0.25f));
+  samples.reward_metrics["judge/format"].assign(static_cast<size_t>(count), 1);
+  samples.reward_metrics["judge/right"].assign(static_cast<size_t>(count), 0.5f);
   return samples;
 }
 
@@ -37,6 +40,40 @@ TEST(Samples, BytesRoundTrip) {
     samples.check();
     EXPECT_EQ(Samples::from_bytes(samples.to_bytes()), samples);
   }
+}
+
+// Sources of other ranks, and other answers, may say other things.
+TEST(Samples, ASequenceWithoutAMetricHasNaN) {
+  Samples all = some(2);
+  Samples other = some(3);
+  other.reward_metrics.erase("judge/right");
+  other.reward_metrics["critic/length"] = {7, 8, 9};
+  all.append(other, 2);
+  all.append(some(2), 0);
+  all.check();
+  const auto& length = all.reward_metrics.at("critic/length");
+  const auto& right = all.reward_metrics.at("judge/right");
+  ASSERT_EQ(length.size(), 4u);
+  EXPECT_TRUE(std::isnan(length[0]) && std::isnan(length[1]) && std::isnan(length[3]));
+  EXPECT_EQ(length[2], 9);
+  EXPECT_TRUE(std::isnan(right[2]));
+  EXPECT_EQ(right[1], 0.5f);
+  EXPECT_EQ(right[3], 0.5f);
+  EXPECT_EQ(all.reward_metrics.at("judge/format"), std::vector<float>(4, 1));
+  EXPECT_TRUE(std::isnan(Samples::from_bytes(all.to_bytes()).reward_metrics["judge/right"][2]));
+  EXPECT_TRUE(all.unscored().reward_metrics.empty());
+}
+
+// Rollouts in checkpoints of earlier versions.
+TEST(Samples, BytesWithoutMetricsAreRead) {
+  Samples samples = some(3);
+  samples.reward_metrics.clear();
+  std::string bytes = samples.to_bytes();
+  bytes.resize(bytes.size() - sizeof(uint64_t));  // the number of metrics
+  ASSERT_EQ(bytes.substr(0, 8), "TSAMPL03");
+  bytes[7] = '2';
+  EXPECT_EQ(Samples::from_bytes(bytes), samples);
+  EXPECT_THROW(Samples::from_bytes(bytes + std::string(8, '\0')), UserError);
 }
 
 TEST(Samples, MalformedBytesAreRefused) {
@@ -128,6 +165,7 @@ TEST(Samples, ColumnsThatDoNotFitAreRefused) {
       {"column finish_reason", [](Samples& s) { s.finish_reason.clear(); }},
       {"column reward", [](Samples& s) { s.reward.pop_back(); }},
       {"column reward_parts", [](Samples& s) { s.reward_parts[1].pop_back(); }},
+      {"column reward_metrics", [](Samples& s) { s.reward_metrics["judge/right"].pop_back(); }},
       {"column ids", [](Samples& s) { s.ids.pop_back(); }},
       {"column action_mask", [](Samples& s) { s.action_mask.push_back(1); }},
       {"column log_probs", [](Samples& s) { s.log_probs.clear(); }},
