@@ -3,6 +3,7 @@
 #include "trireme/learn/iteration_numbers.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -32,6 +33,30 @@ std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& wo
   return groups;
 }
 
+// Means of what reward sources say beside rewards, as `prefix` + its name: over the samples that
+// have it. Collective over world.
+void add_reward_metrics(const comm::CommView& world, const Samples& samples,
+                        const std::string& prefix, IterationMetrics& metrics) {
+  using Sum = std::pair<double, double>;  // and count
+  std::vector<std::pair<std::string, Sum>> mine;
+  for (const auto& [name, values] : samples.reward_metrics) {
+    Sum sum{0, 0};
+    for (const float value : values) {
+      if (std::isnan(value)) continue;
+      sum.first += double{value};
+      sum.second += 1;
+    }
+    mine.emplace_back(name, sum);
+  }
+  std::map<std::string, Sum> all;
+  for (const auto& [name, sum] : world.all_gather<std::pair<std::string, Sum>>(mine)) {
+    all[name].first += sum.first;
+    all[name].second += sum.second;
+  }
+  for (const auto& [name, sum] : all)
+    if (sum.second > 0) metrics.set(prefix + name, sum.first / sum.second);
+}
+
 }  // namespace
 
 void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
@@ -43,9 +68,10 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
                          const std::vector<std::string>& parts, int64_t max_len,
                          IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
-  enum : size_t { count, reward, length, truncated, clipped, tokens, first_part };
+  enum : size_t { count, reward, length, truncated, clipped, tokens, named, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
   const std::vector<uint8_t> at_limit = ppo::clipped(samples, max_len);
+  sums[named] = samples.reward_metrics.empty() ? 0 : 1;
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     sums[count] += 1;
@@ -66,6 +92,7 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
     for (size_t part = 0; part < parts.size(); ++part)
       metrics.set("reward_" + parts[part], sums[first_part + part] / n);
   }
+  if (sums[named] > 0) add_reward_metrics(world, samples, report::reward_prefix, metrics);
   metrics.set("response_length", sums[length] / n);
   metrics.set("truncated", sums[truncated] / n);
   metrics.set("response_clip_ratio", sums[clipped] / n);
@@ -145,6 +172,7 @@ void add_evaluation_metrics(const comm::CommView& world, const Samples& samples,
   metrics.set("eval_reward", sum / (count * static_cast<double>(n)));
   metrics.set("eval_pass1", first / count);
   metrics.set(base::text("eval_pass", n), any / count);
+  add_reward_metrics(world, samples, std::string("eval_") + report::reward_prefix, metrics);
 }
 
 std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples,

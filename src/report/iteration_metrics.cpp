@@ -31,7 +31,24 @@ std::string mismatch_text(const IterationMetrics& metrics) {
   return buffer.data();
 }
 
+// "  judge/accuracy 0.125  judge/format 0.970": the first ones, and how many more there are.
+std::string reward_metrics_text(const IterationMetrics& metrics) {
+  constexpr int most = 6;
+  std::string out;
+  int count = 0;
+  for (const auto& [name, value] : metrics.values) {
+    if (!is_reward_metric(name) || std::isnan(value) || ++count > most) continue;
+    out += base::text("  ", name.substr(std::string_view(reward_prefix).size()), " ",
+                      base::fixed(value, 3));
+  }
+  return count > most ? base::text(out, "  (", count - most, " more)") : out;
+}
+
 }  // namespace
+
+bool is_reward_metric(std::string_view name) {
+  return name.starts_with(reward_prefix) && name.find('/') != std::string_view::npos;
+}
 
 void IterationMetrics::set(const std::string& name, double value) {
   const auto found = std::find_if(values.begin(), values.end(),
@@ -69,6 +86,7 @@ std::string to_console(const IterationMetrics& metrics, int64_t iterations) {
     if (!std::isnan(value)) out += base::text("  ", label, " ", base::fixed(value, decimals));
   };
   show("reward", "reward", 3);
+  out += reward_metrics_text(metrics);
   show("loss", "loss", 4);
   show("kl", "kl", 4);
   show("policy_loss", "loss", 4);

@@ -2,18 +2,22 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <limits>
+#include <map>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 
 namespace trireme::report {
 namespace {
@@ -37,7 +41,36 @@ int64_t end_of_lines(const std::filesystem::path& path) {
   return last == std::string::npos ? 0 : static_cast<int64_t>(last) + 1;
 }
 
+// Whether a line of the file may have a reward metric: most runs have none, and need no parsing.
+bool may_have_reward_metric(std::string_view line) {
+  const std::string key = std::string("\"") + reward_prefix;
+  for (size_t at = 0; (at = line.find(key, at)) != std::string_view::npos; at += key.size()) {
+    if (line.find('/', at) < line.find('"', at + 1)) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::vector<std::pair<std::string, std::vector<double>>> reward_metric_curves(
+    const std::filesystem::path& path) {
+  const base::FileWork work{"read", path};
+  std::vector<std::pair<std::string, std::vector<double>>> curves;
+  std::map<std::string, size_t> places;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (!may_have_reward_metric(line)) continue;
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (!json.is_object()) continue;  // cut off
+    for (const auto& [name, value] : json.items()) {
+      if (!is_reward_metric(name) || !value.is_number()) continue;
+      const auto [place, fresh] = places.emplace(name, curves.size());
+      if (fresh) curves.emplace_back(name, std::vector<double>{});
+      curves[place->second].second.push_back(value.get<double>());
+    }
+  }
+  return curves;
+}
 
 std::string text_plot(const std::vector<double>& values, const std::string& title, int width,
                       int height) {

@@ -1,5 +1,6 @@
 #include "trireme/report/run_end.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -57,6 +58,22 @@ std::string role_summary(const trace::RoleTable& role) {
       ",\"host_peak\":", role.host_peak, ",\"device_peak\":", role.device_peak, "}");
 }
 
+// One small plot each, of those that there is room for.
+void plot_reward_metrics(const std::filesystem::path& metrics) {
+  constexpr size_t most = 4;
+  constexpr int width = 60, height = 5;
+  if (!std::filesystem::exists(metrics)) return;
+  const auto curves = reward_metric_curves(metrics);
+  for (size_t i = 0; i < std::min(most, curves.size()); ++i) {
+    const auto& [name, curve] = curves[i];
+    const std::string plot = text_plot(curve, "mean " + name + " by iteration", width, height);
+    if (!plot.empty()) log::info("\n" + plot);
+  }
+  if (curves.size() > most)
+    log::info(base::text("not plotted: ", curves.size() - most, " more reward metrics (all are in ",
+                         metrics.string(), ")"));
+}
+
 }  // namespace
 
 void write_end(const comm::CommView& world, const std::string& roles,
@@ -85,6 +102,7 @@ void write_end(const comm::CommView& world, const std::string& roles,
   log::info(guards.words);
   const std::string plot = text_plot(end.curve, end.title);
   if (!plot.empty()) log::info("\n" + plot);
+  side_output("plots of reward metrics", [&] { plot_reward_metrics(folder / "metrics.jsonl"); });
 }
 
 }  // namespace trireme::report

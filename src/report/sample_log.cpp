@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <string>
@@ -66,6 +67,14 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
     line.add("reward", double{all.reward[s]});
+    data::JsonObject said;
+    bool any = false;
+    for (const auto& [name, values] : all.reward_metrics) {
+      if (std::isnan(values[s])) continue;
+      said.add(name, double{values[s]});
+      any = true;
+    }
+    if (any) line.add_json("metrics", said.str());
     line.add("finish_reason", to_string(all.finish_reason[s]));
     lines += line.str() + '\n';
   }

@@ -20,9 +20,9 @@ using report::IterationMetrics;
 // Collective over ranks.
 void sum_over(const comm::CommView& ranks, std::vector<double>& values);
 
-// reward, its parts, response_length, truncated share, response_clip_ratio (share of sequences of
-// `max_len` tokens), tokens, of samples that lie on any ranks. `parts` names the reward sources.
-// Collective over world.
+// reward, its parts, named metrics of reward sources, response_length, truncated share,
+// response_clip_ratio (share of sequences of `max_len` tokens), tokens, of samples that lie on any
+// ranks. `parts` names the reward sources. Collective over world.
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
                          const std::vector<std::string>& parts, int64_t max_len,
                          IterationMetrics& metrics);
@@ -35,7 +35,7 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
                           const std::optional<double>& kl, IterationMetrics& metrics);
 
 // eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with
-// any sample, whose reward is above 0.5.
+// any sample, whose reward is above 0.5; eval_reward_<source>/<name>, named metrics of sources.
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n,
                             IterationMetrics& metrics);
 

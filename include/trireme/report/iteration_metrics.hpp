@@ -4,9 +4,16 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trireme::report {
+
+// "reward_<source>" is a source's part of the reward, "reward_<source>/<name>" a number that a
+// plugin says beside it. Names of sources have no slash, those of other metrics neither.
+inline constexpr const char* reward_prefix = "reward_";
+bool is_reward_metric(std::string_view name);
 
 // Means over the iteration, the same on every rank. NaN: not computed in this run (null in the
 // file).

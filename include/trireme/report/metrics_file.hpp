@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/files.hpp"
@@ -13,6 +14,11 @@ namespace trireme::report {
 // A plot of `values` with axes, at most `width` x `height` characters, for terminals.
 std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60,
                       int height = 10);
+
+// The means of reward metrics in a metrics.jsonl, by name in the order of their first iteration.
+// Local. Throws as base::FileWork says.
+std::vector<std::pair<std::string, std::vector<double>>> reward_metric_curves(
+    const std::filesystem::path& path);
 
 // metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the
 // checkpoint knew.

@@ -95,6 +95,34 @@ TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
   EXPECT_EQ(metrics.tokens, all.tokens());
 }
 
+// Each mean is over the samples that have it, wherever they are; most runs have none.
+TEST(RolloutMetrics, WhatPluginsSayIsAveraged) {
+  const auto told = [](const std::vector<uint64_t>& ids) {
+    Samples samples = scored(ids);
+    for (const uint64_t id : ids) {
+      const bool has = uniform(id, 5) < 0.5f;
+      samples.reward_metrics["judge/some"].push_back(has ? uniform(id, 6) : std::nanf(""));
+      samples.reward_metrics["judge/none"].push_back(std::nanf(""));
+    }
+    if (!ids.empty()) samples.reward_metrics["judge/all"].assign(ids.size(), 0.25f);
+    return samples;
+  };
+  IterationMetrics metrics;
+  add_rollout_metrics(world(), told(my_ids()), {"judge"}, 100, metrics);
+  const Samples all = told(all_ids());
+  double sum = 0, count = 0;
+  for (const float value : all.reward_metrics.at("judge/some")) {
+    if (std::isnan(value)) continue;
+    sum += double{value};
+    ++count;
+  }
+  EXPECT_NEAR(metrics.get("reward_judge/some"), sum / count, 1e-12);
+  EXPECT_EQ(metrics.get("reward_judge/all"), 0.25);
+  EXPECT_THAT(metrics.values, testing::Not(testing::Contains(testing::Key("reward_judge/none"))));
+  add_evaluation_metrics(world(), told(my_ids()), per_group, metrics);
+  EXPECT_NEAR(metrics.get("eval_reward_judge/some"), sum / count, 1e-12);
+}
+
 TEST(RolloutMetrics, StalenessIsCountedByToken) {
   Samples samples;
   if (world().rank() == 0) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -120,6 +121,45 @@ TEST(Metrics, TheConsoleLeavesOutWhatWasNotComputed) {
   metrics.set("mismatch_kl", 2e-9);
   EXPECT_THAT(to_console(metrics, 40),
               testing::HasSubstr("  mismatch max 2.5e-01 mean 1.0e-06 p99.9 1.2e-01 kl 2.0e-09"));
+}
+
+TEST(Metrics, TheConsoleHasWhatPluginsSay) {
+  IterationMetrics metrics;
+  metrics.iteration = 1;
+  metrics.set("reward", 0.2);
+  metrics.set("reward_judge/accuracy", 0);
+  metrics.set("reward_judge/format", 0.97);
+  metrics.set("reward_judge/gone", std::nan(""));
+  metrics.set("reward_rule1", 5);
+  metrics.set("eval_reward_judge/accuracy", 1);
+  metrics.set("kl", 0.5);
+  EXPECT_EQ(to_console(metrics, 2),
+            "iteration 1/2  reward 0.200  judge/accuracy 0.000  judge/format 0.970  kl 0.5000");
+  for (int i = 0; i < 7; ++i) metrics.set(base::text("reward_judge/m", i), i);
+  EXPECT_THAT(to_console(metrics, 2), testing::HasSubstr("  judge/m3 3.000  (3 more)  kl"));
+}
+
+TEST(Metrics, CurvesOfWhatPluginsSayAreReadBack) {
+  const auto path =
+      std::filesystem::temp_directory_path() / base::text("trireme-curves-", getpid());
+  {
+    report::MetricsFile file(path, 0);
+    for (int i = 1; i <= 3; ++i) {
+      IterationMetrics metrics;
+      metrics.iteration = i;
+      metrics.set("reward", i);
+      metrics.set("reward_other", i);
+      metrics.set("reward_judge/a", 0.5 * i);
+      if (i != 2) metrics.set("reward_judge/\"b\"/c", i == 1 ? 7 : std::nan(""));
+      file.append(to_json(metrics));
+    }
+  }
+  std::ofstream(path, std::ios::app) << "{\"reward_judge/a\": 9, \"cut";
+  EXPECT_THAT(
+      report::reward_metric_curves(path),
+      testing::ElementsAre(testing::Pair("reward_judge/a", testing::ElementsAre(0.5, 1, 1.5)),
+                           testing::Pair("reward_judge/\"b\"/c", testing::ElementsAre(7))));
+  std::filesystem::remove(path);
 }
 
 TEST(Metrics, FilesThatCannotBeWrittenAreErrors) {

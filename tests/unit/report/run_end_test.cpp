@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/samples.hpp"
@@ -118,6 +119,27 @@ TEST_F(EndOfRun, TheLogHasWhatThereIs) {
                 .at("generation")
                 .at("occupancy"),
             0.5);
+}
+
+TEST_F(EndOfRun, CurvesOfWhatPluginsSayArePlotted) {
+  if (test::world().rank() == 0) {
+    std::ofstream out(folder_.path() / "metrics.jsonl");
+    for (int i = 0; i < 4; ++i) {
+      out << R"({"iteration": 1, "reward": 1)";
+      for (const char* name : {"a", "b", "c", "d", "e", "f"})
+        out << R"(, "reward_judge/)" << name << "\": " << i;
+      out << "}\n";
+    }
+  }
+  const LogCapture log;
+  RunEnd end;
+  end.seconds = 1;
+  write_end(test::world(), my_roles(), folder_.path(), end);
+  if (test::world().rank() != 0) return;
+  for (const char* name : {"a", "b", "c", "d"})
+    EXPECT_THAT(log.text(), HasSubstr(base::text("mean reward_judge/", name,
+                                                 " by iteration\n    3.000 |   *\n")));
+  EXPECT_THAT(log.text(), HasSubstr("not plotted: 2 more reward metrics"));
 }
 
 // A run that is over must not fail for its summary.
