@@ -123,9 +123,12 @@ class Parser {
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     auto machine = std::make_shared<tools::DryRun>();
-    auto wants_dry = std::make_shared<bool>(false);
-    auto* dry = sub->add_flag("--dry-run", *wants_dry,
-                              "Check the deck and print the role map for --ranks; start nothing");
+    auto wants_dry = std::make_shared<std::string>();
+    auto* dry =
+        sub->add_flag("--dry-run", *wants_dry,
+                      "Check the deck, models, data and labels, ask each reward plugin once "
+                      "(--dry-run=files: none), and print the role map for --ranks");
+    dry->check(CLI::IsMember({"true", "files"}));
     sub->add_option("--ranks", machine->ranks,
                     "Ranks of the job, for --dry-run (default: those of mpirun, else 1)")
         ->needs(dry)
@@ -144,10 +147,11 @@ class Parser {
         if (speaks()) {
           for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
         }
-        if (*wants_dry) {
+        if (!wants_dry->empty()) {
+          if (*wants_dry == "files") machine->plugins = tools::Plugins::left_alone;
           const auto launch = job::read_launch(job::process_environment);
           if (sub->count("--ranks") == 0 && launch.local_size > 0)
-            *machine = {launch.size, launch.local_size};
+            *machine = {launch.size, launch.local_size, machine->plugins};
           return Invocation{Needs::nothing,
                             [options, command, machine](const comm::Session*) {
                               return speaks() ? tools::run_dry(*options, command, *machine)

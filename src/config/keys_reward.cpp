@@ -66,7 +66,10 @@ KeyList<RewardSource> make_source_keys() {
           "OpenRLHF: one reward model (reward.model_name_or_path) or one function or server "
           "(reward.remote_url); here a weighted "
           "list.");
-  keys.add(KEY(name), "Name in the log and metrics; empty: the kind and its place in the list.");
+  keys.add(
+      KEY(name),
+      "Name in the log, metrics and file names (letters, digits, -, _ and .); empty: the kind and "
+      "its place in the list.");
   keys.add(KEY(weight), "The reward is the sum of weight x score over the sources.")
       .range(-1e9, 1e9);
   add_rule_keys(keys);
@@ -86,7 +89,7 @@ KeyList<RewardSource> make_source_keys() {
       .range(1, 1024);
   keys.add(KEY(timeout),
            "plugin: longest time that a process may have requests and give no answer, from the "
-           "first of them and from each answer on.")
+           "first of them and from each answer on; also for the trial of --dry-run.")
       .above(0);
   return keys;
 }

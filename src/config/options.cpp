@@ -2,12 +2,29 @@
 
 #include "trireme/config/importance_correction.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/config/reward_sources.hpp"
 
 namespace trireme::config {
 
 bool Options::has_plugins() const {
   return std::any_of(reward.source.begin(), reward.source.end(),
                      [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
+}
+
+std::string source_name(const RewardSource& source, size_t index) {
+  if (!source.name.empty()) return source.name;
+  return std::string(to_string(source.kind)) + std::to_string(index);
+}
+
+std::string source_name_problem(std::string_view name) {
+  constexpr size_t longest = 64;  // of a file's name there is room for 255 bytes
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  if (name.size() <= longest && std::all_of(name.begin(), name.end(), fits)) return {};
+  return "is not a possible name (it becomes part of file names and metrics): use up to 64 "
+         "letters, digits, -, _ and .";
 }
 
 ImportanceCorrection importance_correction(const AdvantageOptions& options) {

@@ -11,6 +11,7 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
 #include "trireme/config/importance_correction.hpp"
+#include "trireme/config/reward_sources.hpp"
 
 namespace trireme::config {
 
@@ -316,9 +317,11 @@ void Checks::ppo_reward() {
   std::set<std::string> names;
   for (size_t i = 0; i < reward.source.size(); ++i) {
     reward_source(i, reward.source[i]);
-    const std::string& name = reward.source[i].name;
-    refuse_if(!name.empty() && !names.insert(name).second, "reward.source.", i,
-              ".name: two sources are called \"", name, "\"");
+    const std::string name = source_name(reward.source[i], i);
+    const std::string problem = source_name_problem(name);
+    refuse_if(!problem.empty(), "reward.source.", i, ".name = \"", name, "\" ", problem);
+    refuse_if(!names.insert(name).second, "reward.source.", i, ".name: two sources are called \"",
+              name, "\" (a source without a name has its kind and place)");
   }
 }
 
@@ -357,6 +360,12 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
               "plugin inherits");
   }
   if (source.kind != RewardKind::rule) return;
+  refuse_if(
+      !source.label_key.empty() &&
+          (source.label_key == o_.data.prompt_key || source.label_key == o_.data.messages_key),
+      at, "label_key = \"", source.label_key,
+      "\" is the column of the prompt (a label has a column of its own): name that, or leave it "
+      "empty");
   refuse_if(source.rule == Rule::regex && source.pattern.empty(), at,
             "pattern is missing (rule = \"regex\" needs what to match)");
   refuse_if(source.format_weight != 0 && source.format_pattern.empty(), at,

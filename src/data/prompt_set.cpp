@@ -104,6 +104,7 @@ InputRecord read_input(const Record& record) {
 PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& tokenizer,
                           const EncodingTeam& team) {
   PromptSet set;
+  for (const auto& file : options.files) set.files_.push_back(file.string());
   Admission admission(options, set.counts_);
   const std::set<std::string> known{options.keys.prompt, options.keys.messages, options.keys.label};
   const auto encode = [&](const Record& record) {
@@ -118,6 +119,11 @@ PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& toke
         return true;
       });
   return set;
+}
+
+std::string PromptSet::where(int64_t row) const {
+  const Origin& origin = (*this)[row].origin;
+  return base::text(file(origin.file), ":", origin.line);
 }
 
 std::vector<InputRecord> read_inputs(const std::filesystem::path& file) {

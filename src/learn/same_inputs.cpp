@@ -49,6 +49,17 @@ uint64_t fingerprint(const data::PromptSet& prompts) {
   return all.value();
 }
 
+// Of what reward sources compare with and plugins get.
+uint64_t fields_fingerprint(const data::PromptSet& prompts) {
+  const trace::Guarding guard{trace::Guard::inputs};
+  Fingerprint all;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    all.add(prompts[row].label_json);
+    all.add(prompts[row].extra);
+  }
+  return all.value();
+}
+
 uint64_t fingerprint(const TrainingSet& rows) {
   const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
@@ -128,7 +139,8 @@ void require_same(const comm::CommView& world, const std::string& what, int64_t 
   comm::fail_together(world, [&] {
     VALIDATE(first.rows == rows && first.fingerprint == fingerprint, ExitCode::bad_data, what,
              " differs from what rank 0 has read (", rows, " rows here, ", first.rows,
-             " there, or other tokens): a file that changed while the job started, a stale cache "
+             " there, or other tokens or fields): a file that changed while the job started, a "
+             "stale cache "
              "of its file system, or another tokenizer; start again");
   });
 }
@@ -182,7 +194,8 @@ text::Tokenizer load_same_tokenizer(const comm::CommView& world, const config::O
 
 void require_same_rows(const comm::CommView& world, const std::string& what,
                        const data::PromptSet& prompts) {
-  require_same(world, what, prompts.size(), fingerprint(prompts));
+  require_same(world, what, prompts.size(),
+               base::fnv_step(fingerprint(prompts), fields_fingerprint(prompts)));
 }
 
 void require_same_rows(const comm::CommView& world, const std::string& what,
@@ -195,13 +208,7 @@ std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows
 std::string digest_of_text(std::string_view text) { return as_text(base::fnv1a(text)); }
 
 std::string digest_of_fields(const data::PromptSet& prompts) {
-  const trace::Guarding guard{trace::Guard::inputs};
-  Fingerprint all;
-  for (int64_t row = 0; row < prompts.size(); ++row) {
-    all.add(prompts[row].label_json);
-    all.add(prompts[row].extra);
-  }
-  return as_text(all.value());
+  return as_text(fields_fingerprint(prompts));
 }
 
 std::string digest_of(const config::ModelShape& shape) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,12 +16,13 @@
 namespace trireme::reward {
 
 // The start of a line, for messages.
-std::string excerpt(std::string_view line);
+std::string excerpt(std::string_view line, size_t bytes = 200);
 
 class Asked {
  public:
   struct Entry {
-    std::string line;  // the request, until it is settled
+    std::string line;   // the request, until it is settled
+    std::string where;  // described()
     std::optional<float> reward;
     std::map<std::string, float> metrics;
     int64_t failures = 0;  // of those that were asked
@@ -40,6 +42,8 @@ class Asked {
   // The process that was asked has failed: how often that was so by now.
   int64_t count_failure(uint64_t id) { return ++entries_.at(id).failures; }
   int64_t failures(uint64_t id) const { return entries_.at(id).failures; }
+  // The request in words, for messages.
+  std::string where(uint64_t id) const;
   void give_up(uint64_t id);
   // What became of these requests, which are all settled; they are forgotten.
   Scores take(std::span<const Request> requests);
@@ -50,11 +54,15 @@ class Asked {
  private:
   using Entries = std::map<uint64_t, Entry>;
   Entries::iterator entry_of(const nlohmann::json& json, std::string_view line);
-  float reward_of(const nlohmann::json& json, std::string_view line) const;
-  void add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line) const;
+  std::string place_in(std::string_view line) const;
+  float reward_of(const nlohmann::json& json, const Entry& entry, std::string_view line) const;
+  void add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line);
+  void check_metric(const std::string& name, const nlohmann::json& value, const Entry& entry,
+                    std::string_view line);
 
   std::string source_;
   Entries entries_;
+  std::set<std::string> metric_names_;  // of all answers so far
 };
 
 }  // namespace trireme::reward

@@ -73,6 +73,29 @@ class SpawnSetup {
 
 }  // namespace
 
+namespace {
+
+// Why a program could not be started, and what helps.
+std::string start_problem(const std::string& program, int error) {
+  const bool there = program.find('/') != std::string::npos && std::filesystem::exists(program);
+  const char* advice = "check reward.source.command and PATH";
+  if (error == EACCES && there) {
+    advice = "make it executable (chmod +x), or name its interpreter in reward.source.command";
+  } else if (error == ENOEXEC) {
+    advice =
+        "begin it with a line as #!/usr/bin/env python3, or name its interpreter in "
+        "reward.source.command";
+  } else if (error == ENOENT && there) {
+    advice =
+        "the interpreter that its first line names is missing (or that line ends as on "
+        "Windows): correct it, or name the interpreter in reward.source.command";
+  }
+  return base::text("cannot start the reward plugin '", program, "' (", std::strerror(error),
+                    "): ", advice);
+}
+
+}  // namespace
+
 // The death signal of Linux (PR_SET_PDEATHSIG) would reach the child alone, not what it started,
 // and only if it is set between fork and exec, which a process with MPI, a device and threads
 // should not do by itself. The end of a pipe is seen however this process ends. A shell is on every
@@ -121,8 +144,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   posix_spawnattr_setsigmask(&setup.attributes, &run_signals);
   const int error = setup.start(command, pid_);
   VALIDATE(error == 0, error == EACCES ? ExitCode::permission : ExitCode::input_missing,
-           "cannot start the reward plugin '", command[0], "' (", std::strerror(error),
-           "): check reward.source.command and PATH");
+           start_problem(command[0], error));
   input_ = std::move(to_child.write);
   output_ = std::move(from_child.read);
   make_non_blocking(input_.get());

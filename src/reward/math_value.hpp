@@ -52,8 +52,8 @@ struct Value {
 };
 
 Term make(Kind kind, std::string name, std::vector<Term> parts = {});
-Term number(std::string digits);  // is_integer and is_decimal by its digits
-Term integer(int64_t value);  // of at most 62 bits
+Term number(std::string digits);                    // is_integer and is_decimal by its digits
+Term integer(int64_t value);                        // of at most 62 bits
 Term sum(const Term& left, const Term& right);      // parts of sums are taken into one
 Term product(const Term& left, const Term& right);  // parts of products too
 Term quotient(const Term& top, const Term& bottom);

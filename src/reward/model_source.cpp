@@ -105,7 +105,7 @@ class ModelSource : public Source {
     int64_t cut = 0;
     for (const Request& request : requests) {
       Sequence ids = read(request);
-      VALIDATE(!ids.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
+      VALIDATE(!ids.empty(), ExitCode::bad_data, "reward source ", name_, ": ", described(request),
                " is empty");
       const auto length = static_cast<int64_t>(ids.size());
       if (length > max_len_) {

@@ -55,7 +55,7 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
     char reason[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
     throw UserError(ExitCode::configuration,
-                    base::text(key, " = \"", pattern, "\": no regular expression (", reason,
+                    base::text(key, " = \"", pattern, "\": not a regular expression (", reason,
                                " at character ", offset + 1, "): correct the pattern"));
   }
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -59,7 +60,9 @@ class PluginSource : public Source {
               .timeout = options_.timeout.seconds,
               .log_file = log_file_,
               .log = log_.get(),
-              .take = [this](std::string_view line) { return take(line); }};
+              .log_hint = environment_.log_dir.empty() ? "" : log_file_.string(),
+              .take = [this](std::string_view line) { return take(line); },
+              .where = [this](uint64_t id) { return asked_.where(id); }};
     for (int64_t i = 0; i < options_.processes; ++i)
       children_.push_back(std::make_unique<PluginChild>(setup_));
   }
@@ -101,16 +104,17 @@ class PluginSource : public Source {
 
  private:
   void open_log() {
-    if (environment_.log_dir.empty()) return;
+    if (environment_.log_dir.empty()) {  // a file of this process and its children, without a name
+      log_ = base::FileDescriptor(::memfd_create("plugin log", MFD_CLOEXEC));
+      const bool made = log_.valid() && ::fcntl(log_.get(), F_SETFL, O_APPEND) == 0;
+      if (!made) base::throw_errno(errno, "make a log for the reward plugin", name_);
+      log_file_ = base::text("/proc/self/fd/", log_.get());
+      return;
+    }
     log_file_ = environment_.log_dir / base::text("plugin-", name_, "-", environment_.rank, ".log");
     log_ = base::FileDescriptor(
-        ::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+        ::open(log_file_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!log_.valid()) base::throw_errno(errno, "write", log_file_);
-  }
-
-  std::string log_hint() const {
-    return log_file_.empty() ? std::string()
-                             : base::text(": its messages are in ", log_file_.string());
   }
 
   // Those that wait for a new start come behind those that run.
@@ -152,14 +156,14 @@ class PluginSource : public Source {
       try {
         if (ready > 0) children_[i]->move_on(&ends[2 * i]);
         children_[i]->check_deadline();
-      } catch (const ChildFailure& failure) { failed(*children_[i], failure.what); }
+      } catch (const ChildFailure& failure) { failed(*children_[i], failure); }
     }
     return ready > 0;
   }
 
   // Its next process is asked for what is missing; what has failed too often is dealt with as the
   // deck says.
-  void failed(PluginChild& child, const std::string& what) {
+  void failed(PluginChild& child, const ChildFailure& failure) {
     std::vector<uint64_t> missing = child.stop();
     // It may have failed at the one that it had longest: the others are asked before that, and do
     // not fail with it again.
@@ -169,11 +173,14 @@ class PluginSource : public Source {
     const bool exhausted = failures > environment_.retries;
     VALIDATE(!exhausted || environment_.outage != config::PluginOutage::stop,
              ExitCode::unfit_environment, "reward plugin ", name_, " (", options_.command[0],
-             "): ", what, ", after ", environment_.retries, " restarts (reward.retries)",
-             log_hint());
+             "): ", failure.what,
+             environment_.retries > 0
+                 ? base::text(", after ", environment_.retries, " restarts (reward.retries)")
+                 : "",
+             messages_text(failure.messages, setup_.log_hint));
     const size_t given_up =
         environment_.outage == config::PluginOutage::skip ? give_up(missing) : 0;
-    warn(what, failures, given_up);
+    warn(failure, failures, given_up);
     if (missing.empty()) return;  // a new process is started for the next request
     child.start_in(pause_after(given_up > 0 ? 1 : failures, environment_.retries));
     for (const uint64_t id : missing) child.ask(id, asked_.line(id));
@@ -191,16 +198,16 @@ class PluginSource : public Source {
   }
 
   // Of a long outage now and then: at 4, 8, 16 ... failures.
-  void warn(const std::string& what, int64_t failures, size_t given_up) const {
+  void warn(const ChildFailure& failure, int64_t failures, size_t given_up) const {
     const bool often = failures > environment_.retries;
     if (often && given_up == 0 && !std::has_single_bit(static_cast<uint64_t>(failures))) return;
     const std::string then =
         given_up > 0 ? base::text(given_up, " of its requests are given up after ",
                                   environment_.retries, " restarts (reward.outage = \"skip\")")
-        : often ? base::text("asked again for the ", failures, ". time (reward.outage = \"wait\")",
-                             log_hint())
+        : often ? base::text("asked again for the ", failures, ". time (reward.outage = \"wait\")")
                 : base::text("restart ", failures, " of ", environment_.retries);
-    log::warning(base::text("reward plugin ", name_, ": ", what, "; ", then));
+    log::warning(base::text("reward plugin ", name_, ": ", failure.what, "; ", then,
+                            messages_text(failure.messages, setup_.log_hint)));
   }
 
   std::optional<uint64_t> take(std::string_view line) {

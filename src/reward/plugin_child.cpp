@@ -15,12 +15,33 @@ namespace trireme::reward {
 namespace {
 
 constexpr size_t longest_line = size_t{1} << 24;
+constexpr std::string_view from_stdout = "stdout: ";  // in the log, beside the process's stderr
+constexpr off_t tail_bytes = 65536;                   // of the log that is searched for messages
+constexpr size_t shown_lines = 3, shown_bytes = 300;
+
+// For a terminal.
+std::string printable(std::string_view line) {
+  std::string out(line.substr(0, shown_bytes));
+  for (char& c : out) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    if (control) c = c == '\t' ? ' ' : '?';
+  }
+  return line.size() > shown_bytes ? out + "..." : out;
+}
 
 }  // namespace
+
+std::string messages_text(const std::vector<std::string>& messages, const std::string& log_hint) {
+  const std::string file = log_hint.empty() ? "" : base::text(": its messages are in ", log_hint);
+  if (messages.empty()) return file;
+  return base::text(file.empty() ? ": its messages end with" : file + " and end with", "\n    ",
+                    base::join(messages, "\n    "));
+}
 
 PluginChild::PluginChild(const Setup& setup) : setup_(setup) { start(); }
 
 void PluginChild::start() {
+  log_start_ = std::max<off_t>(0, ::lseek(setup_.log, 0, SEEK_END));
   process_ = std::make_unique<ChildProcess>(setup_.command, setup_.log_file);
   pause_ = 0;
   quiet_.restart();
@@ -77,7 +98,8 @@ void PluginChild::move_on(const pollfd* ends) {
 void PluginChild::check_deadline() const {
   if (!process_ || unanswered_.empty() || quiet_.seconds() < setup_.timeout) return;
   throw ChildFailure{base::text("no answer within ", base::human_seconds(setup_.timeout), ", with ",
-                                standing(), " requests answered")};
+                                standing(), " requests answered"),
+                     last_messages()};
 }
 
 // "1 of 3"
@@ -129,7 +151,7 @@ void PluginChild::take_line(std::string_view line) {
   if (!id) return note(line);
   const auto asked = std::ranges::find(unanswered_, *id);
   VALIDATE(asked != unanswered_.end(), ExitCode::bad_data, "reward plugin ", setup_.name,
-           ": an answer for id ", *id,
+           ": an answer for ", setup_.where(*id),
            " by another process than the one that was asked: processes of a plugin must not share "
            "their requests");
   unanswered_.erase(asked);
@@ -148,14 +170,37 @@ void PluginChild::ended() {
   VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", setup_.name,
            ": it ended after ", standing(), " answers (", exit.text(),
            "): answer every request, and read until the end of the input",
-           setup_.log_file.empty()
-               ? std::string()
-               : base::text(": its messages are in ", setup_.log_file.string()));
-  throw ChildFailure{base::text("it ended after ", standing(), " answers (", exit.text(), ")")};
+           messages_text(last_messages(), setup_.log_hint));
+  throw ChildFailure{base::text("it ended after ", standing(), " answers (", exit.text(), ")"),
+                     last_messages()};
 }
 
-void PluginChild::note(std::string_view line) const {
-  if (setup_.log >= 0) base::write_all(setup_.log, std::string(line) + "\n", setup_.log_file);
+void PluginChild::note(std::string_view said) const {
+  std::string text;
+  Lines lines;
+  const auto mark = [&](std::string_view line) { text += base::text(from_stdout, line, "\n"); };
+  lines.add(said, mark);
+  lines.end(mark);
+  base::write_all(setup_.log, text, setup_.log_file);
+}
+
+// Of what stands in the log since the start of this process, without the lines that it wrote on its
+// standard output. Processes of one plugin share the log.
+std::vector<std::string> PluginChild::last_messages() const {
+  const off_t end = ::lseek(setup_.log, 0, SEEK_END);
+  const off_t begin = std::max(log_start_, end - tail_bytes);
+  std::string text(static_cast<size_t>(std::max<off_t>(0, end - begin)), '\0');
+  const ssize_t n = ::pread(setup_.log, text.data(), text.size(), begin);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  std::vector<std::string> lines;
+  Lines cut;
+  const auto keep = [&](std::string_view line) {
+    if (!line.starts_with(from_stdout)) lines.push_back(printable(line));
+  };
+  cut.add(text, keep);
+  cut.end(keep);
+  if (lines.size() > shown_lines) lines.erase(lines.begin(), lines.end() - shown_lines);
+  return lines;
 }
 
 }  // namespace trireme::reward

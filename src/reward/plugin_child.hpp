@@ -3,6 +3,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +23,7 @@ namespace trireme::reward {
 // Why a process is given up that a new one may do better.
 struct ChildFailure {
   std::string what;
+  std::vector<std::string> messages;  // the last lines of its stderr
 };
 
 class PluginChild {
@@ -31,10 +33,12 @@ class PluginChild {
     std::string name;  // of the source, for messages
     std::vector<std::string> command;
     double timeout = 60;             // seconds
-    std::filesystem::path log_file;  // of what they print beside answers; empty: dropped
-    int log = -1;                    // the same, open; -1: dropped
+    std::filesystem::path log_file;  // of what they print beside answers
+    int log = -1;                    // the same, open to read and append
+    std::string log_hint;            // where a person finds it, for messages; empty: nowhere
     // Takes a line: the id that it answers; nullopt: it is no answer.
     std::function<std::optional<uint64_t>(std::string_view line)> take;
+    std::function<std::string(uint64_t id)> where;  // a request in words
   };
 
   // Starts the process. `setup` must live on.
@@ -72,11 +76,13 @@ class PluginChild {
   void read_some();
   void take_line(std::string_view line);
   void ended();
-  void note(std::string_view line) const;
+  void note(std::string_view said) const;
   std::string standing() const;
+  std::vector<std::string> last_messages() const;
 
   const Setup& setup_;
   std::unique_ptr<ChildProcess> process_;
+  off_t log_start_ = 0;               // of the log, when this process was started
   std::vector<uint64_t> unanswered_;  // in the order of asking
   size_t given_ = 0;                  // to this process
   std::string outgoing_;              // requests for it
@@ -86,5 +92,9 @@ class PluginChild {
   base::Stopwatch stopped_;
   double pause_ = 0;  // between stopped_ and the next start
 };
+
+// ": its messages are in FILE and end with" and the lines, as far as there are any; the end of a
+// message about a plugin.
+std::string messages_text(const std::vector<std::string>& messages, const std::string& log_hint);
 
 }  // namespace trireme::reward

@@ -2,20 +2,16 @@
 #include <cmath>
 
 #include "trireme/base/error.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::reward {
 
-std::string source_name(const config::RewardSource& options, size_t index) {
-  if (!options.name.empty()) return options.name;
-  return std::string(config::to_string(options.kind)) + std::to_string(index);
-}
-
 std::vector<std::string> source_names(const config::Options& options) {
   std::vector<std::string> names;
   for (size_t i = 0; i < options.reward.source.size(); ++i)
-    names.push_back(source_name(options.reward.source[i], i));
+    names.push_back(config::source_name(options.reward.source[i], i));
   return names;
 }
 
@@ -64,16 +60,17 @@ std::optional<Scores> unless_stopped(Source& source, std::span<const Request> re
   } catch (const Stopped&) { return std::nullopt; }
 }
 
-std::vector<float> checked(const Source& source, Scores scores, std::span<const Request> requests) {
+std::vector<float> checked(const Source& source, const Scores& scores,
+                           std::span<const Request> requests) {
   VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ",
            source.name(), " gave ", scores.values.size(), " scores for ", requests.size(),
            " requests");
   for (size_t i = 0; i < requests.size(); ++i) {
     VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", source.name(),
-             " gave ", scores.values[i], " for request ", requests[i].id,
+             " gave ", scores.values[i], " for ", described(requests[i]),
              " (a reward must be a finite number): check the source");
   }
-  return std::move(scores.values);
+  return scores.values;
 }
 
 }  // namespace
@@ -93,7 +90,10 @@ std::optional<Rewards::LocalScores> Rewards::score_locally(
       out.missing.resize(requests.size());
       if (answer->missing[i]) out.missing[i] = 1;
     }
-    out.parts.push_back(checked(*entry.source, std::move(answer.value()), requests));
+    out.parts.push_back(checked(*entry.source, *answer, requests));
+    if (!entry.source->takes_time()) continue;
+    for (auto& [name, values] : answer->metrics)
+      out.metrics[base::text(entry.source->name(), "/", name)] = std::move(values);
   }
   return out;
 }

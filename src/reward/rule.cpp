@@ -6,6 +6,7 @@
 #include <cctype>
 #include <optional>
 
+#include "reward/asked.hpp"
 #include "reward/last_number.hpp"
 #include "reward/math_answer.hpp"
 #include "reward/math_verl.hpp"
@@ -110,6 +111,12 @@ class RuleSource : public Source {
 
   const std::string& name() const override { return name_; }
 
+  std::string label_problem(const Request& request) const override {
+    if (!compares()) return {};
+    const Label label = label_of(request);
+    return label.problem.empty() ? text_problem(label.text) : label.problem;
+  }
+
   Scores score(std::span<const Request> requests) override {
     Scores out;
     for (const Request& request : requests) {
@@ -140,16 +147,11 @@ class RuleSource : public Source {
  private:
   bool is_right(const Request& request) const {
     if (options_.rule == config::Rule::regex) return answer_->matches(request.response);
-    const std::string label = label_of(request);
+    const std::string label = comparable(request);
     std::optional<std::string_view> answer =
         answer_ ? answer_->find_last(request.response) : request.response;
     if (options_.rule == config::Rule::number) {
       const auto wanted = last_number(label);
-      VALIDATE(
-          wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label,
-          "\" of request ", request.id,
-          " holds no number at its end (a fraction is none, nor a time or a date): correct the "
-          "data, or use rule = \"math\" or \"exact\"");
       return answer && last_number(*answer) == wanted;
     }
     if (options_.rule == config::Rule::math)
@@ -172,21 +174,55 @@ class RuleSource : public Source {
     return number && number == whole_number(b);
   }
 
-  std::string label_of(const Request& request) const {
-    std::string label = request.label;
-    if (!options_.label_key.empty()) {
-      const auto extra =
-          text::parse_record(request.extra.starts_with('{') ? request.extra : "{}",
-                             {"the record's other columns", 1}, text::Numbers::exact);
-      const auto found = extra.find(options_.label_key);
-      VALIDATE(found != extra.end() && !found->is_null(), ExitCode::bad_data, "reward source ",
-               name_, ": request ", request.id, " has no column \"", options_.label_key,
-               "\" (label_key): correct the key or the data");
-      label = text::text_or_json(*found);
+  // What an answer is compared with, or why there is nothing.
+  struct Label {
+    std::string text, problem;
+  };
+
+  bool compares() const {
+    return options_.rule != config::Rule::none && options_.rule != config::Rule::regex;
+  }
+
+  Label label_of(const Request& request) const {
+    if (options_.label_key.empty()) return checked(request.label, request.label_json, "label");
+    const std::string column = base::text("column \"", options_.label_key, "\" (label_key)");
+    const auto extra = text::parse_record(request.extra.starts_with('{') ? request.extra : "{}",
+                                          {"the record's other columns", 1}, text::Numbers::exact);
+    const auto found = extra.find(options_.label_key);
+    if (found == extra.end() || found->is_null()) return {"", base::text("no ", column)};
+    const std::string label = text::text_or_json(*found);
+    return checked(label, found->is_string() ? "" : label, column);
+  }
+
+  // `json`: of a label that is not a text.
+  static Label checked(const std::string& text, const std::string& json, const std::string& what) {
+    if (text.empty() && json.empty()) return {"", "no " + what};
+    if (json.starts_with('[') || json.starts_with('{')) {
+      return {"", base::text("the ", what, " is ", json.front() == '[' ? "a list" : "an object",
+                             " (a rule compares with one text or number)")};
     }
-    VALIDATE(!label.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
-             " has no label to compare with: check data.label_key and the data");
-    return label;
+    if (trim(text).empty()) return {"", base::text("the ", what, " is blank")};
+    return {text, ""};
+  }
+
+  // Why the rule cannot compare with this label.
+  std::string text_problem(const std::string& label) const {
+    if (options_.rule == config::Rule::number && !last_number(label)) {
+      return base::text(
+          "the label \"", excerpt(label, 60),
+          "\" holds no number at its end (a fraction is none, nor a time or a date; rule = "
+          "\"math\" and \"exact\" compare those)");
+    }
+    return {};
+  }
+
+  // A run has looked at all labels before it starts.
+  std::string comparable(const Request& request) const {
+    Label label = label_of(request);
+    const std::string problem = label.problem.empty() ? text_problem(label.text) : label.problem;
+    VALIDATE(problem.empty(), ExitCode::bad_data, "reward source ", name_, ", ", described(request),
+             ": ", problem, ": correct the data, or name the right column (data.label_key)");
+    return std::move(label.text);
   }
 
   int64_t given_up() const {

@@ -8,11 +8,13 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
+#include "trireme/reward/checks.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
@@ -51,8 +53,7 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
 void Scorer::make_sources() {
   const auto& sources = options_.reward.source;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].kind == config::RewardKind::rule)
-      made_[i] = make_rule(sources[i], part_names_[i]);
+    if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule_of(options_, i);
     if (sources[i].kind == config::RewardKind::model) {
       made_[i] = make_model(sources[i], part_names_[i],
                             {.ranks = model_ranks_,
@@ -100,17 +101,11 @@ std::vector<Request> Scorer::requests(const Samples& samples, const data::Prompt
   std::vector<Request> requests;
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
-    const data::PromptRecord& prompt = prompts[samples.prompt_row[s]];
     const auto ids = samples.tokens_of(i);
-    Request request;
+    Request request = request_for(prompts, samples.prompt_row[s]);
     request.id = samples.id[s];
-    request.prompt = prompt.prompt;
     request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])),
                                          text::Skip::special);
-    request.messages = prompt.messages;
-    request.variables = prompt.variables;
-    request.label = prompt.label;
-    request.extra = prompt.extra;
     request.finish_reason = samples.finish_reason[s];
     request.iteration = iteration;
     request.ids.assign(ids.begin(), ids.end());
@@ -131,6 +126,7 @@ bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::Promp
                                        [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
   if (!scores) return false;
   samples.reward_parts = std::move(scores->parts);
+  samples.reward_metrics = std::move(scores->metrics);
   if (options_.reward.outage == config::PluginOutage::skip)
     skip_groups(samples, skipped, scores->missing, iteration);
   return true;
@@ -154,11 +150,12 @@ void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<u
   skipped.append(samples.select(left_out));
   for (const int64_t i : left_out) found_.erase(samples.id[static_cast<size_t>(i)]);
   samples = samples.select(kept);
-  VALIDATE(ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration,
-           ": the reward plugins answered for none of the ", groups.size(),
-           " prompts, so nothing is left to learn from (reward.outage = \"skip\"): mend the plugin "
-           "(its messages are in logs/plugin-*.log), ",
-           "or let the run wait for it with reward.outage = \"wait\"");
+  VALIDATE(
+      ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration,
+      ": the reward plugins answered for none of the ", groups.size(),
+      " prompts, so nothing is left to learn from (reward.outage = \"skip\"): correct the plugin "
+      "(its messages are in logs/plugin-*.log), ",
+      "or let the run wait for it with reward.outage = \"wait\"");
   if (ranks_.rank() != 0) return;
   skipped_groups_ += std::ssize(groups);
   log::warning(base::text("iteration ", iteration, ": prompts left out: ", groups.size(),
@@ -230,6 +227,16 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   auto prompts = learn::load_prompts(options, files, tokenizer, world);
   require_readable_chats(options, files, tokenizer, prompts, world);
   return prompts;
+}
+
+void require_labels(const comm::CommView& world, const config::Options& options,
+                    const data::PromptSet& prompts,
+                    const std::optional<data::PromptSet>& held_out) {
+  std::vector<const data::PromptSet*> sets{&prompts};
+  if (held_out) sets.push_back(&*held_out);
+  comm::fail_together_on_root(world, [&] {
+    for (const std::string& warning : check_labels(options, sets)) log::warning(warning);
+  });
 }
 
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,

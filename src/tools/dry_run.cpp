@@ -11,6 +11,7 @@
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/objective.hpp"
+#include "trireme/reward/checks.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
@@ -19,7 +20,11 @@
 namespace trireme::tools {
 namespace {
 
-void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
+// At once: an error that follows goes to another stream.
+void print_line(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
 
 // config.json, and the headers of weights, of all models that the run would open.
 void check_models(const config::Options& options, config::Command command,
@@ -52,32 +57,47 @@ void print_counts(const std::string& key, const data::SetCounts& counts,
     print_line((remark.warning ? "warning: " : "data: ") + remark.text);
 }
 
+// The prompts, and what reward sources make of them.
+void check_prompts(const config::Options& options, const text::Tokenizer& tokenizer,
+                   Plugins plugins) {
+  std::vector<data::PromptSet> sets;
+  const auto load = [&](const char* key, const config::Strings& files) {
+    if (files.empty()) return;
+    const data::SetOptions set = learn::set_options(options, files, options.max_len() - 1);
+    sets.push_back(data::PromptSet::load(set, tokenizer));
+    reward::check_chats(options, files, tokenizer, sets.back());
+    print_counts(key, sets.back().counts(), set);
+  };
+  load("data.prompt_dataset", options.data.prompt_dataset);
+  load("eval.dataset", options.eval.dataset);
+  std::vector<const data::PromptSet*> all;
+  for (const data::PromptSet& set : sets) all.push_back(&set);
+  for (const std::string& warning : reward::check_labels(options, all))
+    print_line("warning: " + warning);
+  if (plugins == Plugins::left_alone) return;
+  for (const std::string& line : reward::try_plugins(options, all)) print_line(line);
+}
+
 // Every line of the data, encoded as the run would.
 void check_data(const config::Options& options, config::Command command,
-                const text::Tokenizer& tokenizer) {
-  const auto check = [&](const std::string& key, const config::Strings& files, bool prompts,
-                         bool pairs) {
+                const text::Tokenizer& tokenizer, Plugins plugins) {
+  const auto check = [&](const char* key, const config::Strings& files, bool pairs) {
     if (files.empty()) return;
-    const data::SetOptions set =
-        learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
-    if (prompts) {
-      const auto loaded = data::PromptSet::load(set, tokenizer);
-      reward::check_chats(options, files, tokenizer, loaded);
-      print_counts(key, loaded.counts(), set);
-      return;
-    }
+    const data::SetOptions set = learn::set_options(options, files, options.max_len());
     print_counts(key,
                  pairs ? data::PreferenceSet::load(set, tokenizer).counts()
                        : data::SftSet::load(set, tokenizer).counts(),
                  set);
   };
-  const bool ppo = command == config::Command::ppo,
-             pairs = command == config::Command::rm || command == config::Command::dpo;
-  check(ppo ? "data.prompt_dataset" : "data.dataset",
-        ppo ? options.data.prompt_dataset : options.data.dataset, ppo, pairs);
-  check("eval.dataset", options.eval.dataset, ppo, pairs);
-  if (ppo && options.actor.ptx_coef > 0)
-    check("data.pretrain_dataset", options.data.pretrain_dataset, false, false);
+  if (command == config::Command::ppo) {
+    check_prompts(options, tokenizer, plugins);
+    if (options.actor.ptx_coef > 0)
+      check("data.pretrain_dataset", options.data.pretrain_dataset, false);
+    return;
+  }
+  const bool pairs = command == config::Command::rm || command == config::Command::dpo;
+  check("data.dataset", options.data.dataset, pairs);
+  check("eval.dataset", options.eval.dataset, pairs);
 }
 
 }  // namespace
@@ -92,6 +112,7 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   const auto roles = config::resolve_ranks(asked.ranks, machine.ranks, node_of_rank);
   config::check_placement(asked, roles);
 
+  if (command == config::Command::ppo) reward::check_rules(options);
   if (asked.data.date.empty()) asked.data.date = text::today();
   const auto tokenizer = learn::load_tokenizer(asked);
   check_models(options, command, tokenizer);
@@ -108,7 +129,7 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   } else {
     print_line("role: " + lines.front());
   }
-  check_data(options, command, tokenizer);
+  check_data(options, command, tokenizer, machine.plugins);
   return ExitCode::done;
 }
 

@@ -161,6 +161,7 @@ class ScoreTool {
     const data::ScoreInput& input = inputs_[i];
     reward::Request request;
     request.id = i;
+    request.where = input.where;
     request.prompt = std::move(tokens.prompt);
     request.prompt_len = tokens.prompt_len;
     request.ids = std::move(tokens.ids);

@@ -32,8 +32,8 @@ UNITS = {
                       "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
-    "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set")
-             + sources("reward", "asked"),
+    "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set"),
+    "reward": sources("reward", "asked", "checks", "request", "rule"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
     "base": sources("base", "command", "decimal", "error", "fault_point", "files", "foreign_file", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),

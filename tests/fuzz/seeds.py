@@ -329,10 +329,16 @@ DATA_SETS = [line + b"\n" for line in texts(LINES)] + [
     b'{"prompt":"a","prompt":"b"}', b'{"prompt":' + b"[" * 200, b'{"prompt":"\\ud800"}', b'{"prompt":1e999}', b'{"prompt":"\x01"}',
     json.dumps({"prompt": 'quotes " \\ \t\r\n \x01 \u00e9'}).encode(), json.dumps({"messages": [{"role": "user", "content": "\"\\\t\r\n\x01\ufffd"}]}).encode()]
 
+LABELS = [b"\n".join(texts([{"prompt": "a", "label": label, "answer": label}])) for label in (
+    "4", 4, -1.5, 1e300, 2**64, True, None, "", "  ", [], ["4"], {"a": 1}, "1/2", "\\boxed{1}", "\\boxed{", "[1, 2)", "-5", "$", "\u2212 7", "1,234")] + [
+    b'{"prompt":"a"}', b'{"prompt":"a","label":"4"}\n{"prompt":"b","answer":5}', b'{"prompt":"a","answer":{"answer":1}}']
+
 ANSWER = {"id": "1", "reward": 1.5, "metrics": {"a": 1, "b": -0.5}}
 ANSWERS = [bytes([255]) + line + b"\n" for line in texts([
     *changed(ANSWER, ("id",), ("id", 1), ("id", 1.5), ("id", 99), ("id", "x"), ("id", "18446744073709551615"), ("id", "18446744073709551616"), ("reward",),
-             ("reward", None), ("reward", "1"), ("reward", 1e39), ("metrics", []), ("metrics.a", "1"), ("metrics.a", 1e39), ("metrics", {})),
+             ("reward", None), ("reward", "1"), ("reward", 1e39), ("metrics", []), ("metrics.a", "1"), ("metrics.a", 1e39), ("metrics", {}),
+             ("metrics", None), ("metrics.a", None), ("metrics.a", True), ("metrics.a", {"b": 1}), ("metrics", {"": 1}), ("metrics", {"x" * 101: 1}),
+             ("metrics", {"\x01": 1}), ("metrics", {str(i): i for i in range(65)})),
     {"progress": 1}, [ANSWER], 1])] + [
     bytes([2]) + b"\r\n".join(texts([ANSWER, {"id": 2, "reward": 0}, ANSWER])), bytes([0]) + b"\n".join(texts([{"id": 3, "reward": -1}])) + b"\r",
     b'\xff{"id":1,"reward":NaN}\n', b"\xffloading ...\n", b"\xff\xff\xfe\n", b"\xff" + b"[" * 3000 + b"\n", b"", b"\x00", b'\xff{"reward":1e400,"id":1}\n',
@@ -377,7 +383,7 @@ MANIFEST = [*map(manifest, changed(MANIFEST_FIELDS, ("format", 9), ("step", "x")
 # ---- bytes between ranks ----
 
 
-def samples(columns, magic=b"TSAMPL02", tail=b"", reasons=(0, 1)):
+def samples(columns, magic=b"TSAMPL03", tail=b"", reasons=(0, 1), metrics=((b"j/a", (1, 2)), (b"j/b", (0, 1)))):
     """Two sequences of two and one tokens."""
     full = {"id": ("Q", [1, 2]), "prompt_row": ("q", [0, 1]), "prompt_len": ("i", [1, 1]), "finish_reason": ("B", list(reasons)), "cu_seqlens": ("q", [0, 2,
     3]),
@@ -388,13 +394,19 @@ def samples(columns, magic=b"TSAMPL02", tail=b"", reasons=(0, 1)):
     out = magic
     for kind, values in full.values():
         out += struct.pack(f"<Q{len(values)}{kind}", len(values), *values)
-    return out + struct.pack("<QQ2f", 1, 2, 0.5, 0.5) + tail
+    out += struct.pack("<QQ2f", 1, 2, 0.5, 0.5)
+    if magic == b"TSAMPL03":
+        out += struct.pack("<Q", len(metrics))
+        for name, values in metrics:
+            out += struct.pack("<Q", len(name)) + name + struct.pack(f"<Q{len(values)}f", len(values), *values)
+    return out + tail
 
 
 SAMPLES = [samples({}), samples({}, magic=b"TSAMPL01"), samples({}, tail=b"x"), samples({}, reasons=(9, 0)), samples({"cu_seqlens": ("q", [1, 2, 3])}),
     samples({"cu_seqlens": ("q", [])}),
            samples({"ids": ("i", [1])}), samples({"prompt_len": ("i", [9, 1])}), samples({"reward": ("f", [1])}), samples({})[:40],
-           b"TSAMPL02" + struct.pack("<Q", 2**60)]
+           b"TSAMPL02" + struct.pack("<Q", 2**60), samples({}, magic=b"TSAMPL02"), samples({}, metrics=()), samples({}, metrics=((b"j/a", (1,)),)),
+           samples({}, metrics=((b"j/b", (1, 2)), (b"j/a", (1, 2))))]
 
 EMPTY_BLOCK = struct.pack("<I", 0)
 DELTA = [struct.pack("<I2H4s", 2, 1, 5, b"abcd") + EMPTY_BLOCK, 2 * EMPTY_BLOCK, EMPTY_BLOCK, b"", 2 * EMPTY_BLOCK + b"x", struct.pack("<I", 70000),
@@ -416,5 +428,5 @@ PAIRS = [json.loads(line) for line in (pathlib.Path(__file__).resolve().parents[
 RULES = [f"{pair['answer']}\0{pair['label']}".encode() for pair in PAIRS] + [b"-$1,234.50", b"12:30", b"1.5.2", b"1 234e5", b"1.234.567", b"-.5e-3"]
 
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
-    "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS, "answers": RULES,
+    "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "labels": LABELS, "plugin_answers": ANSWERS, "answers": RULES,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

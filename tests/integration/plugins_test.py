@@ -4,7 +4,7 @@
 import math
 import signal
 
-from trireme_run import PROMPTS, ProgramTest, main, timeless
+from trireme_run import PROMPTS, ProgramTest, main, timeless, write_lines
 
 # Rewards by length. POISON: it dies of that prompt. BACK: it is down until it was started so often. LAST_FIRST: of what lies in its input.
 JUDGE = """
@@ -28,6 +28,17 @@ while True:
     if request["prompt"] == os.environ.get("POISON"):
         os._exit(1)
     print(json.dumps({"id": request["id"], "reward": len(request["response"]) % 5}), flush=True)
+"""
+
+# Answers with parts: one of them only for some.
+PARTS = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    length = len(request["response"])
+    metrics = {"length": length, "ends with a digit": request["response"][-1:].isdigit()}
+    metrics["even"] = length if length % 2 == 0 else None
+    print(json.dumps({"id": request["id"], "reward": length / 10, "metrics": metrics}), flush=True)
 """
 
 UNFIT = 69
@@ -69,6 +80,25 @@ class Plugins(ProgramTest):
             self.assertEqual(sum(one["restarts"] for one in counted) >= restarts, True, run)
             self.assertEqual(sum(one["restarts"] for one in counted) > 0, restarts > 0, run)
             self.assertEqual(sum(one["skipped_groups"] for one in counted), 0)
+
+    def test_metrics_of_answers(self):
+        """Averaged over the samples that are learned from, by name, through a stop inside an iteration; and those of an evaluation."""
+        (self.folder / "parts.py").write_text(PARTS)
+        write_lines(self.folder / "held.jsonl", [{"prompt": "1+1=", "label": "2"}])
+        common = ['reward.source.0.command=["python3", "parts.py"]', "run.iterations=3", "eval.dataset=held.jsonl", "eval.steps=3"]
+        self.run_deck("parts", *common, f'fault.at=["signal:0:actor step:3:{int(signal.SIGUSR1)}"]', code=STOPPED)
+        result = self.run_deck("parts", *common)
+        for line in self.metrics("parts"):
+            samples = [one for one in self.samples("parts") if one["iteration"] == line["iteration"]]
+            for name in ("length", "ends with a digit", "even"):
+                values = [one["metrics"]["judge/" + name] for one in samples if "judge/" + name in one["metrics"]]
+                mean = sum(values) / len(values) if values else None
+                self.assertAlmostEqual(line.get("reward_judge/" + name), mean, places=5)
+            self.assertAlmostEqual(line["reward"], line["reward_judge/length"] / 10, places=5)
+        self.assertEqual(len(self.metrics("parts")), 3)
+        self.assertIn("eval_reward_judge/length", self.metrics("parts")[-1])
+        self.assertRegex(result.text, r"iteration 3/3  reward \S+  judge/ends with a digit \S+ .* judge/length \S+ ")
+        self.assertIn("mean reward_judge/length by iteration\n", result.text)
 
     def test_a_prompt_is_left_out(self):
         """The plugin dies of one of the eight prompts: that one's samples are not learned from, whatever rank has them, all others are."""

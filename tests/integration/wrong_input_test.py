@@ -153,6 +153,17 @@ class WrongThings(ProgramTest):
         (self.folder / "torn.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "1+\n')
         self.refuse(BAD_DATA, "torn.jsonl:2", overrides=["data.prompt_dataset=torn.jsonl"])
 
+    def test_a_label_that_is_missing_late(self):
+        """At the start, with file and line, whatever the order of the prompts; of evaluation sets too, and of a source's own column."""
+        rows = [{"prompt": f"{i}+1=", "label": str(i), "answer": i} for i in range(8)]
+        del rows[6]["label"], rows[5]["answer"]
+        write_lines(self.folder / "unlabelled.jsonl", rows)
+        deck = self.deck_with("exact.toml", RULE_SOURCE, '[[reward.source]]\nkind = "rule"\nrule = "exact"\n')
+        self.refuse(BAD_DATA, "unlabelled.jsonl:7: no label", deck=deck, overrides=["data.prompt_dataset=unlabelled.jsonl", "data.shuffle=false"])
+        self.refuse(BAD_DATA, "unlabelled.jsonl:6: no column", deck=deck, ranks=(1,), overrides=[
+            "data.prompt_dataset=unlabelled.jsonl", "reward.source.0.label_key=answer"])
+        self.refuse(BAD_DATA, "unlabelled.jsonl:7: no label", deck=deck, ranks=(1,), overrides=["eval.dataset=unlabelled.jsonl", "eval.steps=1"])
+
     def plugin(self, behaviour):
         (self.folder / "plugin.py").write_text(PLUGIN)
         # Short only where it is the mistake: a loaded machine needs more than a second for an interpreter.

@@ -113,8 +113,12 @@ class PromptSet {
   const SetCounts& counts() const {
     return counts_;
   }  // counts().rows is what SamplerOptions::sizes wants
+  // "file:line" of a row, for messages.
+  std::string where(int64_t row) const;
+  const std::string& file(int32_t number) const { return files_[static_cast<size_t>(number)]; }
 
  private:
+  std::vector<std::string> files_;
   std::vector<PromptRecord> records_;
   SetCounts counts_;
 };

@@ -14,6 +14,7 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/data/prompt_set.hpp"
 #include "trireme/text/chat_template.hpp"
 
 namespace trireme::reward {
@@ -27,13 +28,20 @@ struct Request {
   std::string variables;                // of messages: JSON object for the chat template, or empty
   std::string answer_fields;  // JSON object of the answer's turn beside role and content, or empty
   std::string label;          // what data.label_key held; empty: none
+  std::string label_json;     // the same as JSON where it is neither a text nor missing
   std::string extra;          // JSON object of the row's other columns, or empty
   FinishReason finish_reason = FinishReason::stop;
   int64_t iteration = 0;
   std::vector<int32_t> ids;  // prompt and response in the policy's tokenizer
   int64_t prompt_len = 0;    // tokens of the prompt
   bool encoded = false;      // the ids were made of the texts; false: the policy wrote them
+  std::string where;         // "file:line" of its prompt; empty: not from a file
 };
+// The request in words, for messages: "the prompt of data.jsonl:7", or its number.
+std::string described(const Request& request);
+// What a request takes from its prompt; add_label() only what label_problem() reads.
+Request request_for(const data::PromptSet& prompts, int64_t row);
+void add_label(const data::PromptSet& prompts, int64_t row, Request& request);
 
 struct Scores {
   std::vector<float> values;  // one per request, in their order; finite
@@ -66,6 +74,9 @@ class Source {
   virtual Scores score(std::span<const Request> requests) = 0;
   // What collective sources are: their score() waits for the same call on the other ranks.
   virtual bool collective() const { return false; }
+  // Why it cannot compare an answer with the label of this request, of which nothing else is read;
+  // empty where it can, or compares with none. Where this is empty, score() takes every answer.
+  virtual std::string label_problem(const Request&) const { return {}; }
   // A source that takes its time: it begins with what ask() names and goes on with it in poll(),
   // which does not wait; a later score() has to name all of it, in any number of calls, and waits
   // for what is missing. Its score() may end early on this rank alone (Stopped). Local.
@@ -86,11 +97,13 @@ std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::stri
 // the device is touched.
 //   request
 //   {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}
-//   one line each answer   {"id","reward","metrics"?}   in any order; the id as it came
+//   one line each answer   {"id","reward","metrics"?}   in any order; the id as it came. metrics:
+//   numbers by name, true and false count as 1 and 0, null as left out
 // A request goes to the process that has the fewest unanswered ones; one that has requests and
 // gives no answer for options.timeout is late, of which the time in which this rank calls neither
-// poll() nor score() does not count. Other lines and the processes' stderr go to the log file. A
-// reward that is not a finite number, an answer without an id, with an unknown one or with one that
+// poll() nor score() does not count. Other lines (marked "stdout: ") and the processes' stderr go
+// to the log file; the last of it is part of the errors. A reward or metric that is not a finite
+// number, an answer without an id, with an unknown one or with one that
 // was answered before, or an end of a process (exit code 0) that leaves requests unanswered is
 // bad_data. After a crash or when it is late a process is started again and gets the requests that
 // it has not answered; for one that has failed more than `retries` times `outage` says whether the
@@ -100,8 +113,7 @@ std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::stri
 struct PluginEnvironment {
   int64_t retries = 3;  // reward.retries, of each request
   config::PluginOutage outage = config::PluginOutage::stop;
-  std::filesystem::path
-      log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
+  std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: kept for errors only
   int rank = 0;
   std::function<bool()> stop = [] {
     return false;
@@ -133,6 +145,8 @@ class Rewards {
   struct LocalScores {
     Parts parts;
     std::vector<uint8_t> missing;  // 1: some source gave the request up; empty: none
+    // Samples::reward_metrics, of plugins: "source/name".
+    std::map<std::string, std::vector<float>> metrics;
   };
   // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was
   // left early. `any_stopped` tells whether that was so on any rank, this one's answer given; it is
@@ -153,9 +167,9 @@ class Rewards {
   std::vector<Entry> sources_;
 };
 
-// The name of source `index`: its own, else kind and index.
-std::string source_name(const config::RewardSource& options, size_t index);
 std::vector<std::string> source_names(
     const config::Options& options);  // of all sources of the deck
+// The rule at place `index` of the deck, which names the column of its labels.
+std::unique_ptr<Source> make_rule_of(const config::Options& options, size_t index);
 
 }  // namespace trireme::reward

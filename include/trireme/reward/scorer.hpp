@@ -106,6 +106,11 @@ class Scorer {
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
                              const text::Tokenizer& tokenizer, const comm::CommView& world);
 
+// check_labels() of a run: rank 0 looks, and logs the warnings. Collective over world; throws on
+// all.
+void require_labels(const comm::CommView& world, const config::Options& options,
+                    const data::PromptSet& prompts, const std::optional<data::PromptSet>& held_out);
+
 // metrics.plugins: what reward plugins did since the last call; null where this rank is no reward
 // rank. Collective over world.
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,

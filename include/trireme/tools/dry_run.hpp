@@ -9,15 +9,19 @@
 
 namespace trireme::tools {
 
+// Whether reward plugins are started and asked once.
+enum class Plugins { tried, left_alone };
+
 struct DryRun {
   int ranks = 1;
   int ranks_per_node = 0;  // 0: all on one node
+  Plugins plugins = Plugins::tried;
 };
 
 // Checks what a run checks before it starts and prints the role map on standard output, with what
 // of it costs time, and how many records the data have: reads config.json, headers of weights,
-// tokenizer and all data. One process. The options are validated already. Throws UserErrors as the
-// run would.
+// tokenizer and all data, compares labels with the rules and tries the plugins. One process. The
+// options are validated already. Throws UserErrors as the run would.
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine);
 
 // `trireme plan DECK --nodes N --gpus-per-node G --machine h100`: the memory of the fullest rank of

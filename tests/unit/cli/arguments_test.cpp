@@ -296,5 +296,63 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
   EXPECT_THAT(refusal({"run.production=true"}), HasSubstr("TRIREME_CRASH_AT"));
 }
 
+// What a run would meet iterations later, or after its models are loaded.
+TEST_F(CommandLine, DryRunsCheckWhatRewardsCompareWith) {
+  const auto refusal = [&](ExitCode code, const Words& more) {
+    Words words{"ppo", deck(), "--dry-run"};
+    words.insert(words.end(), more.begin(), more.end());
+    return error_of(code, [&] { parse_words(words).action(nullptr); });
+  };
+  const auto rows = [&](const char* text) { std::ofstream(folder_ / "rows.jsonl") << text; };
+  EXPECT_THAT(refusal(ExitCode::configuration, {"reward.source.0.pattern=\"((\""}),
+              HasSubstr("reward source rule0: pattern = \"((\""));
+  EXPECT_THAT(refusal(ExitCode::configuration, {"reward.source.0.name=\"math/verify\""}),
+              HasSubstr("letters, digits"));
+  const Words exact{"reward.source.0.rule=exact", "reward.source.0.pattern=\"\""};
+  EXPECT_THAT(refusal(ExitCode::bad_data, exact), HasSubstr("rows.jsonl:1: no label"));
+  rows("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n{\"prompt\": \"2\", \"label\": \"x\"}\n");
+  EXPECT_THAT(dry("ppo", exact), HasSubstr("data: data.prompt_dataset, 2 records"));
+  EXPECT_THAT(
+      refusal(ExitCode::bad_data, {"reward.source.0.rule=number", "reward.source.0.pattern=\"\""}),
+      HasSubstr("rows.jsonl:2: the label \"x\""));
+  EXPECT_THAT(refusal(ExitCode::bad_data, {exact[0], exact[1], "reward.source.0.label_key=answer"}),
+              HasSubstr("no column \"answer\""));
+  std::ofstream(folder_ / "held.jsonl") << "{\"prompt\": \"1+1=\"}\n";
+  const std::string held = (folder_ / "held.jsonl").string();
+  EXPECT_THAT(refusal(ExitCode::bad_data,
+                      {exact[0], exact[1], "eval.dataset=[\"" + held + "\"]", "eval.steps=1"}),
+              HasSubstr("held.jsonl:1: no label"));
+}
+
+TEST_F(CommandLine, DryRunsAskEachPluginOnce) {
+  const auto plugin = [&](const std::string& script) {
+    write_deck("[[reward.source]]\nkind = \"plugin\"\nname = \"judge\"\ncommand = [\"sh\", \"" +
+               (folder_ / "judge.sh").string() + "\"]\n");
+    std::ofstream(folder_ / "judge.sh") << script;
+  };
+  plugin(
+      "read -r x; echo '{\"id\": \"0\", \"reward\": 0.5, \"metrics\": {\"a\": 1}}'; cat "
+      ">/dev/null\n");
+  EXPECT_THAT(dry("ppo"),
+              AllOf(HasSubstr("plugin judge: an empty answer to "),
+                    HasSubstr("rows.jsonl:1 gets reward 0.5, a 1"),
+                    HasSubstr("warning: no record has a label (data.label_key = \"label\"")));
+  plugin("echo 'no module named x' >&2\nexit 1\n");
+  EXPECT_THAT(error_of(ExitCode::unfit_environment,
+                       [&] {
+                         parse_words({"ppo", deck(), "--dry-run"}).action(nullptr);
+                       }),
+              AllOf(HasSubstr("no module named x"), HasSubstr("--dry-run=files")));
+  EXPECT_THAT(printed([&] {
+                parse_words({"ppo", deck(), "--dry-run=files"}).action(nullptr);
+              }),
+              AllOf(HasSubstr("deck: valid for ppo"), Not(HasSubstr("plugin judge: an empty"))));
+  EXPECT_THAT(error_of(ExitCode::usage,
+                       [&] {
+                         parse_words({"ppo", deck(), "--dry-run=file"});
+                       }),
+              HasSubstr("files"));
+}
+
 }  // namespace
 }  // namespace trireme::cli

@@ -318,6 +318,16 @@ TEST(Validate, RewardSources) {
                 o.reward.source[0].name = o.reward.source[1].name = "same";
               }),
               HasSubstr("two sources are called \"same\""));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.reward.source.resize(2);
+                o.reward.source[1].name = "rule0";
+              }),
+              HasSubstr("two sources are called \"rule0\""))
+      << "the first one has no name of its own";
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].name = "math/verify"; }),
+              HasSubstr("reward.source.0.name = \"math/verify\" is not a possible name"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].label_key = "prompt"; }),
+              HasSubstr("label_key = \"prompt\" is the column of the prompt"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.overlong_buffer_len = 10; }),
               HasSubstr("without rollout.max_new_tokens"));
 }

@@ -161,7 +161,7 @@ TEST_F(AskedLines, IdsThatAreNone) {
   for (const char* id : {"3.0", "null", "true", "[3]", "{}"})
     refused(std::string(R"({"reward": 1, "id": )") + id + "}", "neither a text nor");
   refused(R"({"reward": 1})", "without an id");
-  refused(R"({"id": 3})", "no finite number");
+  refused(R"({"id": 3})", "the reward is not a finite number");
 }
 
 TEST_F(AskedLines, RewardsOutsideOfAFloat) {
@@ -176,10 +176,10 @@ TEST_F(AskedLines, RewardsOutsideOfAFloat) {
 }
 
 TEST_F(AskedLines, MetricsOutsideOfAFloat) {
-  for (const char* value : {"1e39", "-1e39", "null", "\"1\"", "[1]"}) {
+  for (const char* value : {"1e39", "-1e39", "\"1\"", "[1]", "{\"a\": 1}"}) {
     asked.add(request(9, "r", "l"));
     refused(std::string(R"({"id": 9, "reward": 1, "metrics": {"style": )") + value + "}}",
-            "the metric \"style\" is no finite number");
+            "the metric \"style\" is not a finite number");
     take({9});
   }
 }

@@ -124,6 +124,27 @@ TEST_F(Plugin, CrashAfterAllRestarts) {
   expect_error(ExitCode::unfit_environment, "exit code 3", [&] { source->score(requests(2)); });
 }
 
+// Whatever it printed last on its standard output, and another process before it.
+TEST_F(Plugin, TheLastLinesOfItsMessagesArePartOfTheError) {
+  const auto source = plugin(
+      "read -r x; echo noise; echo one >&2; echo; printf 'two\\ttabs\\033[1m\\n' >&2; echo three "
+      ">&2; "
+      "printf four >&2; echo '{\"progress\": 1}'; exit 3");
+  expect_error(ExitCode::unfit_environment,
+               "plugin-judge-0.log and end with\n    two tabs?[1m\n    three\n    four",
+               [&] { source->score(requests(2)); });
+  EXPECT_NE(log().find("stdout: noise\n"), std::string::npos);
+  const auto early = plugin("echo why >&2; read -r x");
+  expect_error(ExitCode::bad_data, "and end with\n    why", [&] { early->score(requests(1)); });
+  const auto silent = plugin("read -r x; exit 3");
+  expect_error(ExitCode::unfit_environment, "its messages are in",
+               [&] { silent->score(requests(1)); });
+  environment_.log_dir.clear();
+  environment_.retries = 0;
+  expect_error(ExitCode::unfit_environment, ": its messages end with\n    slow",
+               [&] { plugin("echo slow >&2; cat >/dev/null", 0.5)->score(requests(1)); });
+}
+
 TEST_F(Plugin, HangRunsIntoTheDeadlineAndItsGroupIsKilled) {
   const std::string pid_file = (folder_ / "pid").string();
   environment_.retries = 0;
@@ -317,9 +338,9 @@ TEST_F(Plugin, MetricsThatAreNoNumbers) {
     return plugin(read_ids(1) + "echo '{\"id\":'$ids',\"reward\":1,\"metrics\":" + metrics +
                   "}'; cat >/dev/null");
   };
-  expect_error(ExitCode::bad_data, "metrics must be an object",
+  expect_error(ExitCode::bad_data, "\"metrics\" is not an object",
                [&] { answer("3")->score(requests(1)); });
-  expect_error(ExitCode::bad_data, "the metric \"a\" is no finite number",
+  expect_error(ExitCode::bad_data, "the metric \"a\" is not a finite number",
                [&] { answer("{\"a\":\"1\"}")->score(requests(1)); });
   EXPECT_TRUE(answer("{}")->score(requests(1)).metrics.empty());
 }

@@ -307,7 +307,7 @@ TEST(Rule, LabelFromAnotherColumn) {
   for (const char* extra :
        {"{}", "", "[]", "{\"answer\": null}", "{\"answer\": \"\"}", "no JSON"}) {
     asked.extra = extra;
-    expect_error(ExitCode::bad_data, "request 1 has no",
+    expect_error(ExitCode::bad_data, "request 1: no column \"answer\" (label_key)",
                  [&] { reward::make_rule(column, "r")->score(std::vector{asked}); });
   }
   auto texts = rule(Rule::exact);

@@ -1,0 +1,17 @@
+// Names of a deck's reward sources: they are parts of file names and of metrics.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "trireme/config/options.hpp"
+
+namespace trireme::config {
+
+// Of source `index`: its own, else kind and index.
+std::string source_name(const RewardSource& source, size_t index);
+// Why this cannot be a source's name; empty where it can.
+std::string source_name_problem(std::string_view name);
+
+}  // namespace trireme::config
