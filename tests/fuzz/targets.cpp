@@ -221,7 +221,8 @@ void labels(std::string_view bytes) {
   options.files = {file_of(bytes)};
   const auto set = data::PromptSet::load(options, tokenizer);
   const std::vector<const data::PromptSet*> sets{&set};
-  for (const auto rule : {config::Rule::exact, config::Rule::number, config::Rule::boxed}) {
+  for (const auto rule : {config::Rule::exact, config::Rule::number, config::Rule::boxed,
+                          config::Rule::math, config::Rule::math_verl}) {
     for (const char* key : {"", "answer", "label"}) {
       config::Options deck;
       deck.reward.source.resize(1);
