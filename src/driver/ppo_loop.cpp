@@ -40,15 +40,6 @@ int64_t schedule_steps(const config::Options& options, int64_t iterations) {
   return std::max<int64_t>(1, iterations * steps_of(options, options.sequences_per_iteration()));
 }
 
-// With a look at the labels of all prompts.
-auto load_held_out(const Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& rows) {
-  std::optional<data::PromptSet> held_out;
-  if (const auto& files = run.options.eval.dataset; !files.empty())
-    held_out = reward::load_prompts(run.options, files, tokenizer, run.roles.world);
-  reward::require_labels(run.roles.world, run.options, rows, held_out);
-  return held_out;
-}
-
 learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles,
                         const data::PromptSet& prompts,
                         const std::optional<learn::PretrainingTexts>& texts) {
@@ -83,7 +74,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       sampler_(
           learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),
-      held_out_(load_held_out(run_, tokenizer_, prompts_)),
+      held_out_(reward::load_held_out(run_.options, prompts_, tokenizer_, run_.roles.world)),
       pretraining_(load_texts(run_, tokenizer_)),
       roles_(run_, tokenizer_, prompts_, schedule_steps(run_.options, iterations_)),
       rollouts_(run_, roles_, control_, tokenizer_, prompts_, sampler_, iterations_),

@@ -229,14 +229,19 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   return prompts;
 }
 
-void require_labels(const comm::CommView& world, const config::Options& options,
-                    const data::PromptSet& prompts,
-                    const std::optional<data::PromptSet>& held_out) {
+std::optional<data::PromptSet> load_held_out(const config::Options& options,
+                                             const data::PromptSet& prompts,
+                                             const text::Tokenizer& tokenizer,
+                                             const comm::CommView& world) {
+  std::optional<data::PromptSet> held_out;
+  if (const auto& files = options.eval.dataset; !files.empty())
+    held_out = load_prompts(options, files, tokenizer, world);
   std::vector<const data::PromptSet*> sets{&prompts};
   if (held_out) sets.push_back(&*held_out);
   comm::fail_together_on_root(world, [&] {
     for (const std::string& warning : check_labels(options, sets)) log::warning(warning);
   });
+  return held_out;
 }
 
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,

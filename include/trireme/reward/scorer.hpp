@@ -106,10 +106,12 @@ class Scorer {
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
                              const text::Tokenizer& tokenizer, const comm::CommView& world);
 
-// check_labels() of a run: rank 0 looks, and logs the warnings. Collective over world; throws on
-// all.
-void require_labels(const comm::CommView& world, const config::Options& options,
-                    const data::PromptSet& prompts, const std::optional<data::PromptSet>& held_out);
+// The prompts of eval.dataset, if there is one, and check_labels() of these and of `prompts`: rank
+// 0 looks, and logs the warnings. Collective over world; throws on all.
+std::optional<data::PromptSet> load_held_out(const config::Options& options,
+                                             const data::PromptSet& prompts,
+                                             const text::Tokenizer& tokenizer,
+                                             const comm::CommView& world);
 
 // metrics.plugins: what reward plugins did since the last call; null where this rank is no reward
 // rank. Collective over world.
