@@ -101,6 +101,13 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::let_go(std::span<const std::byte> part) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+             begin = reinterpret_cast<uintptr_t>(part.data()),
+             first = (begin + page - 1) / page * page, last = (begin + part.size()) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   const FileWork work{"read", path};
   const FileDescriptor fd = open_read(path);

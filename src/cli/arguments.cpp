@@ -170,7 +170,7 @@ class Parser {
 
   void add_plan() {
     auto* sub = app_.add_subcommand(
-        "plan", "Memory and modelled time of a PPO job, before it is submitted");
+        "plan", "Memory of a job, of ppo also the modelled time, before it is submitted");
     auto deck = std::make_shared<std::string>();
     auto overrides = std::make_shared<std::vector<std::string>>();
     auto command = std::make_shared<tools::PlanCommand>();
@@ -184,16 +184,14 @@ class Parser {
                     "CPUs and this node's free memory");
     sub->add_flag("--search", command->search,
                   "Ranks settings of the deck that fit, by the modelled time of an iteration");
+    sub->add_option("--command", command->pipeline,
+                    "The pipeline that runs the deck (default: ppo; dpo where the deck has "
+                    "data.dataset and no data.prompt_dataset)")
+        ->check(CLI::IsMember({"ppo", "sft", "rm", "dpo"}));
     sub->final_callback([this, deck, overrides, command] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
-        VALIDATE(options->data.dataset.empty() || !options->data.prompt_dataset.empty(),
-                 ExitCode::usage, *deck,
-                 " has data.dataset and no data.prompt_dataset: trireme plan is for decks of ppo, "
-                 "not of sft, rm or dpo");
-        config::validate(
-            *options, config::Command::ppo,
-            {.deck = *deck, .check_files = false});  // those of the cluster need not be here
+        command->deck = *deck;
         return Invocation{Needs::nothing,
                           [options, command](const comm::Session*) {
                             return speaks() ? tools::run_plan(*options, *command) : ExitCode::done;

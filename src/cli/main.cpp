@@ -1,7 +1,5 @@
 // The program: parse, start MPI where the command needs it, run, and turn errors into one message
 // and an exit code.
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +13,7 @@
 #include "cli/variant.hpp"
 #include "trireme/base/allocation.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
@@ -28,14 +27,6 @@ using trireme::ExitCode;
 using trireme::UserError;
 
 int to_int(ExitCode code) { return static_cast<int>(code); }
-
-// Freed blocks stay with the process: tensors of the same sizes come back in every step, and
-// returning and re-faulting their pages costs several per cent of it.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2147483647);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 // An error as its message and code, whatever threw it.
 struct Failure {
@@ -107,7 +98,8 @@ int main(int argc, char** argv) {
     if (!invocation.action) return 0;
     choose_isa(invocation);
     trireme::cli::enter_variant(invocation.device, argv);
-    keep_freed_memory();
+    trireme::base::keep_freed_memory();
+    trireme::base::bound_product_caches();
     if (invocation.needs == trireme::cli::Needs::mpi) return run_in_job(invocation);
     return to_int(invocation.action(nullptr));
   } catch (...) {

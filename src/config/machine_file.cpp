@@ -11,7 +11,7 @@
 namespace trireme::config {
 namespace {
 
-constexpr uint64_t max_file_bytes = uint64_t{1} << 20;
+constexpr uint64_t max_machine_file_bytes = uint64_t{1} << 20;
 
 struct Speed {
   const char* name;
@@ -78,7 +78,8 @@ MachineFile parse_machine_file(std::string_view text, std::string_view name) {
 }
 
 MachineFile load_machine_file(const std::filesystem::path& path) {
-  MachineFile out = parse_machine_file(base::read_file(path, max_file_bytes), path.string());
+  MachineFile out =
+      parse_machine_file(base::read_file(path, max_machine_file_bytes), path.string());
   if (out.name.empty()) out.name = path.stem().string();
   return out;
 }

@@ -39,12 +39,19 @@ class Checks {
   Checks(const Options& options, Command command, const ValidateInputs& inputs)
       : o_(options), command_(command), inputs_(inputs) {}
 
-  void run();
+  // What the deck lacks and need not have.
+  std::vector<std::string> run();
 
  private:
   template <class... Parts>
   void refuse_if(bool wrong, const Parts&... parts) {
     if (wrong) mistakes_.push_back(base::text(parts...));
+  }
+  // An input that a run must have, and a plan does without.
+  template <class... Parts>
+  void require(bool there, const Parts&... parts) {
+    if (there) return;
+    (inputs_.shapes_suffice ? lacking_ : mistakes_).push_back(base::text(parts...));
   }
   void general();
   void faults();
@@ -59,6 +66,7 @@ class Checks {
   void preference();
   void evaluation();
   void best_checkpoint();
+  void data_files();
   void files();
   void file(const std::string& key, const std::string& path);
   void probs(const std::string& section, const Strings& files, const std::vector<double>& weights);
@@ -67,7 +75,7 @@ class Checks {
   Command command_;
   const ValidateInputs& inputs_;
   std::vector<std::string> mistakes_;
-  std::vector<std::string> missing_;
+  std::vector<std::string> missing_, lacking_;
 };
 
 bool has_checkpoints(const std::filesystem::path& folder) {
@@ -87,14 +95,14 @@ bool is_thread_setting(const std::string& text) {
 }
 
 void Checks::general() {
-  refuse_if(
-      o_.model.path.empty() && o_.model.shape.empty(),
+  require(
+      !o_.model.path.empty() || !o_.model.shape.empty(),
       "model.path is missing (the folder of the model to train; model.shape makes random weights)");
   refuse_if(
       !o_.model.path.empty() && !o_.model.shape.empty(),
       "model.path and model.shape are both set (weights are either read or random): keep one");
-  refuse_if(!o_.model.shape.empty() && o_.model.tokenizer.empty(),
-            "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
+  require(o_.model.shape.empty() || !o_.model.tokenizer.empty(),
+          "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
   refuse_if(!is_thread_setting(o_.run.threads), "run.threads = \"", o_.run.threads,
             "\" (allowed: auto, phase, or a number of at least 1)");
   refuse_if(o_.generate.backend == GenerateBackend::fused && o_.run.device == Device::cuda,
@@ -163,12 +171,12 @@ void Checks::probs(const std::string& section, const Strings& files,
 
 void Checks::data() {
   if (command_ == Command::ppo) {
-    refuse_if(o_.data.prompt_dataset.empty(),
-              "data.prompt_dataset is missing (the JSONL files of prompts)");
+    require(!o_.data.prompt_dataset.empty(),
+            "data.prompt_dataset is missing (the JSONL files of prompts)");
     probs("data.prompt", o_.data.prompt_dataset, o_.data.prompt_probs);
   } else {
-    refuse_if(o_.data.dataset.empty(), "data.dataset is missing (the JSONL files to train on)",
-              o_.data.prompt_dataset.empty() ? "" : ": data.prompt_dataset is for ppo");
+    require(!o_.data.dataset.empty(), "data.dataset is missing (the JSONL files to train on)",
+            o_.data.prompt_dataset.empty() ? "" : ": data.prompt_dataset is for ppo");
     probs("data.dataset", o_.data.dataset, o_.data.dataset_probs);
   }
 }
@@ -300,9 +308,9 @@ void Checks::ppo_pretraining() {
 
 void Checks::ppo_reward() {
   const auto& reward = o_.reward;
-  refuse_if(reward.source.empty(),
-            "there is no [[reward.source]] (ppo needs at least one: kind = \"rule\", \"model\" or "
-            "\"plugin\")");
+  require(!reward.source.empty(),
+          "there is no [[reward.source]] (ppo needs at least one: kind = \"rule\", \"model\" or "
+          "\"plugin\")");
   refuse_if(reward.overlong_buffer_len && o_.rollout.max_new_tokens == 0,
             "reward.overlong_buffer_len without rollout.max_new_tokens (the buffer lies before "
             "that limit): set both");
@@ -348,10 +356,10 @@ bool carries_a_secret(const std::string& argument) {
 void Checks::reward_source(size_t index, const RewardSource& source) {
   const std::string at = base::text("reward.source.", index, ".");
   foreign_keys(at, source);
-  refuse_if(source.kind == RewardKind::model && source.path.empty(), at,
-            "path is missing (kind = \"model\" needs the reward model's folder)");
-  refuse_if(source.kind == RewardKind::plugin && source.command.empty(), at,
-            "command is missing (kind = \"plugin\" needs the program to start)");
+  require(source.kind != RewardKind::model || !source.path.empty(), at,
+          "path is missing (kind = \"model\" needs the reward model's folder)");
+  require(source.kind != RewardKind::plugin || !source.command.empty(), at,
+          "command is missing (kind = \"plugin\" needs the program to start)");
   for (const std::string& argument : source.command) {
     refuse_if(carries_a_secret(argument), at,
               "command has a key or password in its arguments (everybody on the node would see it, "
@@ -446,9 +454,7 @@ void Checks::file(const std::string& key, const std::string& path) {
                     : "")));
 }
 
-void Checks::files() {
-  file("model.path", o_.model.path);
-  file("model.shape", o_.model.shape);
+void Checks::data_files() {
   file("model.tokenizer", o_.model.tokenizer);
   for (const auto& path : command_ == Command::ppo ? o_.data.prompt_dataset : o_.data.dataset) {
     file(command_ == Command::ppo ? "data.prompt_dataset" : "data.dataset", path);
@@ -457,6 +463,12 @@ void Checks::files() {
   if (o_.eval.steps > 0) {
     for (const auto& path : o_.eval.dataset) file("eval.dataset", path);
   }
+}
+
+void Checks::files() {
+  file("model.path", o_.model.path);
+  file("model.shape", o_.model.shape);
+  data_files();
   if (command_ == Command::ppo || command_ == Command::dpo)
     file("reference.path", o_.reference.path);
   if (command_ == Command::ppo) {
@@ -470,7 +482,7 @@ void Checks::files() {
   if (named && !has_checkpoints(o_.ckpt_path())) file("ckpt.resume", o_.ckpt.resume);
 }
 
-void Checks::run() {
+std::vector<std::string> Checks::run() {
   general();
   faults();
   data();
@@ -490,14 +502,21 @@ void Checks::run() {
         code, base::text(deck, " has ", list.size(), " mistakes:\n  ", base::join(list, "\n  ")));
   };
   report(ExitCode::configuration, mistakes_);
+  if (inputs_.shapes_suffice) {
+    data_files();
+    lacking_.insert(lacking_.end(), missing_.begin(), missing_.end());
+    return lacking_;
+  }
   if (inputs_.check_files) files();
   report(ExitCode::input_missing, missing_);
+  return {};
 }
 
 }  // namespace
 
-void validate(const Options& options, Command command, const ValidateInputs& inputs) {
-  Checks(options, command, inputs).run();
+std::vector<std::string> validate(const Options& options, Command command,
+                                  const ValidateInputs& inputs) {
+  return Checks(options, command, inputs).run();
 }
 
 }  // namespace trireme::config

@@ -19,7 +19,7 @@
 namespace trireme::driver {
 
 PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
-                   int64_t schedule_steps)
+                   int64_t longest, int64_t schedule_steps)
     : run(of_run), actor_start(learn::actor_start(run.options)) {
   const config::Options& options = run.options;
   const comm::Roles& roles = run.roles;
@@ -33,10 +33,10 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
         options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer,
         run.folder.path() / "logs", run.device, [this] { return run.context.stop_wanted(); });
   }
-  machine::use_device(run.device, options.train.deterministic,
-                      roles.world);  // after the plugins of the scorer
+  machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins
   run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
-                   critic_start ? &critic_start->spec : nullptr, run.device);
+                   critic_start ? std::optional(critic_start->spec.shape) : std::nullopt, longest,
+                   run.device);
   if (roles.reward) {
     scorer->make_sources();
     if (options.needs_reference()) {

@@ -69,8 +69,7 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run,
   const auto stored = stored_start(options.ckpt.resume, folder.checkpoints(), roles.world);
   settle_date(options.data.date, stored.date, roles.world);
   options.model.dtype = config::to_choice(
-      machine::settle_compute_type(asked_type, stored.compute_type, options.train.exact_products,
-                                   roles.world, roles.topology, device));
+      machine::settle_compute_type(options, command, stored.compute_type, roles, threads, device));
 }
 
 model::StoredType Run::export_type(const model::ModelSpec& spec) const {

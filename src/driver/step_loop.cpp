@@ -54,7 +54,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_,
                                  run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
-      start_(learn::trained_start(run_.options, learn::head_of(command))),
+      start_(learn::trained_start(run_.options, model::trained_head(command))),
       kept_files_(learn::files_for_exports(run_.options, run_.roles.world)),
       iterations_(steps_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
@@ -70,8 +70,9 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
   machine::use_device(run_.device, run_.options.train.deterministic, run_.roles.world);
+  const int64_t longest = std::max(rows_.longest(), held_out_ ? held_out_->longest() : 0);
   run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world,
-                    run_.roles.topology, start_.spec, nullptr, run_.device);
+                    run_.roles.topology, start_.spec, std::nullopt, longest, run_.device);
   if (run_.command != config::Command::dpo)
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);

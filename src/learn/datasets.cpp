@@ -1,5 +1,6 @@
 #include "trireme/learn/datasets.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
 
@@ -41,6 +42,12 @@ class NodeTeam {
   comm::Comm node_;
   data::EncodingTeam team_;
 };
+
+int64_t longest_of(const data::PromptSet& prompts) {
+  size_t out = 0;
+  for (int64_t row = 0; row < prompts.size(); ++row) out = std::max(out, prompts[row].ids.size());
+  return static_cast<int64_t>(out);
+}
 
 }  // namespace
 
@@ -92,6 +99,14 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), "prompts", wanted);
   return set;
+}
+
+int64_t longest_sequence(const config::Options& options, const data::PromptSet& prompts,
+                         const std::optional<data::PromptSet>& held_out) {
+  const int64_t most = options.rollout.max_new_tokens;
+  if (most == 0 || options.actor.ptx_coef > 0) return options.max_len();
+  const int64_t prompt = std::max(longest_of(prompts), held_out ? longest_of(*held_out) : 0);
+  return std::min(prompt + most, options.max_len());
 }
 
 TrainingSet load_training(const config::Options& options, const config::Strings& files,

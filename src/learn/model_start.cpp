@@ -29,11 +29,7 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
   return start;
 }
 
-// By config.json where there is one, else by a GGUF file.
-int64_t positions_of(const std::string& path) {
-  const bool folder = std::filesystem::exists(std::filesystem::path(path) / "config.json");
-  return (folder ? config::load_model_shape(path) : model::open_model(path).shape).max_positions;
-}
+int64_t positions_of(const std::string& path) { return model::load_shape(path).max_positions; }
 
 // Why a critic from this folder would misread the policy's tokens; empty: it would not, as far as
 // the files tell.

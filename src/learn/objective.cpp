@@ -164,10 +164,6 @@ std::vector<std::pair<std::string, double>> Objective::metrics(std::span<const d
   return out;
 }
 
-model::HeadKind head_of(config::Command command) {
-  return command == config::Command::rm ? model::HeadKind::score : model::HeadKind::language;
-}
-
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference) {
   switch (command) {

@@ -1,5 +1,6 @@
 #include "trireme/learn/training_set.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -46,6 +47,11 @@ int64_t tokens_in(const data::PreferencePair& pair) {
   return static_cast<int64_t>(pair.chosen.size() + pair.rejected.size());
 }
 
+int64_t longest_in(const data::SftExample& example) { return tokens_in(example); }
+int64_t longest_in(const data::PreferencePair& pair) {
+  return static_cast<int64_t>(std::max(pair.chosen.size(), pair.rejected.size()));
+}
+
 }  // namespace
 
 int64_t TrainingSet::size() const {
@@ -58,6 +64,14 @@ const data::SetCounts& TrainingSet::counts() const {
 
 int64_t TrainingSet::tokens(int64_t row) const {
   return std::visit([row](const auto& set) { return tokens_in(set[row]); }, set_);
+}
+
+int64_t TrainingSet::longest() const {
+  int64_t out = 0;
+  for (int64_t row = 0; row < size(); ++row) {
+    out = std::max(out, std::visit([row](const auto& set) { return longest_in(set[row]); }, set_));
+  }
+  return out;
 }
 
 double TrainingSet::margin(int64_t row) const {

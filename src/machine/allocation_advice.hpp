@@ -21,7 +21,9 @@ struct PlannedJob {
   config::Command command;
   bool keeps_caches;
   bool own_kernels;
-  bool context_stands;
+  bool process_started;
+  int threads;
+  bool native_bf16;
   int rank;
   model::ModelSpec actor;
 };

@@ -3,14 +3,14 @@
 #include "trireme/machine/compute_type.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/base/stopwatch.hpp"
+#include "trireme/config/model_folders.hpp"
 #include "trireme/kernels/products.hpp"
-#include "trireme/kernels/row_invariant.hpp"
+#include "trireme/machine/job_models.hpp"
+#include "trireme/model/model_files.hpp"
 
 namespace trireme::machine {
 namespace {
@@ -30,21 +30,46 @@ std::string describe(std::span<const ComputeDevice> ranks) {
                     first->name, ")");
 }
 
-// " (bf16 products run at 2.10 times the rate of fp32's here)"; empty where nothing was measured.
-// Collective.
-std::string ratio_text(const comm::CommView& world, const comm::NodeTopology& topology,
-                       at::Device device) {
-  const bool measures = device.is_cpu() && topology.local_rank == 0;
-  double lowest = std::numeric_limits<double>::infinity(), highest = 0;
-  for (const double ratio : world.gather_values(measures ? measure_bf16_ratio() : 0.0)) {
-    if (ratio == 0) continue;
-    lowest = std::min(lowest, ratio);
-    highest = std::max(highest, ratio);
+// Of an iteration, of the slowest rank of each role.
+struct MeasuredType {
+  plan::ComputeSpeed speed;
+  double seconds = 0;
+};
+MeasuredType slowest_ranks(const ComputeProbes& probes, DType type) {
+  MeasuredType out;
+  for (const ComputeProbe& rank : probes.ranks) {
+    const plan::ComputeSpeed speed = rank.speed(type);
+    out.speed.product = std::max(out.speed.product, speed.product);
+    out.speed.decode = std::max(out.speed.decode, speed.decode);
   }
-  if (highest == 0) return "";
-  std::string range = base::fixed(lowest, 2);
-  if (base::fixed(highest, 2) != range) range += " to " + base::fixed(highest, 2);
-  return base::text("; measured: bf16 products run at ", range, " times the rate of fp32's");
+  out.seconds = plan::seconds_of(probes.work, out.speed);
+  return out;
+}
+
+std::string figure(double value) {
+  return base::fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0);
+}
+
+// "; measured, bf16 and fp32: products at 171 and 279 GFLOP/s, decode steps of 64 sequences in 9.10
+// and 12.3 ms, an iteration's together in 14.1 and 9.20 s"
+std::string describe_probes(const ComputeProbes& probes, const MeasuredType& bf16,
+                            const MeasuredType& fp32) {
+  const auto both = [&](auto value) { return figure(value(bf16)) + " and " + figure(value(fp32)); };
+  std::string out = "; measured, bf16 and fp32: ";
+  if (bf16.speed.product > 0) {
+    out += base::text("products at ",
+                      both([](const MeasuredType& m) { return 1e-9 / m.speed.product; }),
+                      " GFLOP/s, ");
+  }
+  if (bf16.speed.decode > 0) {
+    out += base::text("decode steps of ", probes.work.decode_rows, " sequences in ",
+                      both([&](const MeasuredType& m) {
+                        return 1e3 * m.speed.decode * probes.work.decode_weights;
+                      }),
+                      " ms, ");
+  }
+  return out + base::text("an iteration's together in ",
+                          both([](const MeasuredType& m) { return m.seconds; }), " s");
 }
 
 }  // namespace
@@ -55,7 +80,8 @@ ComputeDevice compute_device(at::Device device) {
 }
 
 ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stored,
-                                    std::span<const ComputeDevice> ranks) {
+                                    std::span<const ComputeDevice> ranks,
+                                    const ComputeProbes* probes) {
   EXPECT(!ranks.empty());
   const bool native = std::ranges::all_of(ranks, &ComputeDevice::native_bf16);
   ComputeDecision out;
@@ -63,6 +89,12 @@ ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stor
     out.type = stored.value_or(native ? DType::bf16 : DType::f32);
     out.reason =
         base::text(stored ? "the run began in it; " : "model.dtype = \"auto\"; ", describe(ranks));
+    if (probes && !stored && native) {
+      const MeasuredType bf16 = slowest_ranks(*probes, DType::bf16),
+                         fp32 = slowest_ranks(*probes, DType::f32);
+      if (fp32.seconds > 0 && bf16.seconds >= fp32_gain * fp32.seconds) out.type = DType::f32;
+      out.reason += describe_probes(*probes, bf16, fp32);
+    }
   } else {
     out.type = config::compute_type(asked);
     out.reason = base::text("model.dtype = \"", config::to_string(asked), "\"");
@@ -86,38 +118,62 @@ ComputeDecision agree_on_compute_type(ComputeType asked, std::optional<DType> st
   return decide_compute_type(asked, stored, world.gather_values(mine));
 }
 
-double measure_bf16_ratio() {
-  constexpr int64_t rows = 256, inputs = 512, outputs = 512;  // 134 million operations
-  const at::NoGradGuard no_grad;
-  const auto seconds = [&](at::ScalarType type) {
-    const at::Tensor x = at::ones({rows, inputs}, type), weight = at::ones({outputs, inputs}, type);
-    double best = std::numeric_limits<double>::infinity();
-    for (int repetition = 0; repetition < 4;
-         ++repetition) {  // the first one makes the library's code
-      const base::Stopwatch watch;
-      kernels::linear(x, weight, std::nullopt);
-      if (repetition > 0) best = std::min(best, watch.seconds());
-    }
-    return best;
-  };
-  const double fp32 = seconds(at::kFloat);
-  return fp32 / seconds(at::kBFloat16);
+bool wants_probes(ComputeType asked, std::optional<DType> stored,
+                  std::span<const ComputeDevice> ranks, bool deterministic,
+                  const plan::ComputeWork& work) {
+  if (asked != ComputeType::automatic || stored || deterministic) return false;
+  const double operations =
+      work.products + 2 * work.decode_steps * work.decode_weights *
+                          static_cast<double>(std::max<int64_t>(work.decode_rows, 1));
+  return operations >= probed_operations && std::ranges::all_of(ranks, &ComputeDevice::native_bf16);
 }
 
-DType settle_compute_type(ComputeType asked, std::optional<DType> stored, bool exact_products,
-                          const comm::CommView& world, const comm::NodeTopology& topology,
-                          at::Device device) {
-  kernels::use_exact_products(exact_products);
-  const auto decision = agree_on_compute_type(asked, stored, compute_device(device), world);
-  const std::string measured = ratio_text(world, topology, device);
+namespace {
+
+// The work of an iteration on CPUs, by the deck and the shapes of the models, which every rank
+// reads; nothing where the choice is not open.
+plan::ComputeWork work_to_weigh(const config::Options& options, config::Command command,
+                                std::optional<DType> stored, const comm::Roles& roles,
+                                at::Device device) {
+  if (!device.is_cpu() || options.model.dtype != ComputeType::automatic || stored ||
+      options.train.deterministic)
+    return {};
+  const config::RoleMap map = planned_roles(roles.map, roles.world.size(), command);
+  const auto actor = model::load_shape(config::trained_folder(options));
+  const plan::JobModels models =
+      job_models(options, command, shapes_of(options, command, actor, std::nullopt));
+  return plan::compute_work({.options = options,
+                             .roles = map,
+                             .node_of_rank = roles.topology.node_of,
+                             .models = models,
+                             .machine = {},
+                             .command = command});
+}
+
+}  // namespace
+
+DType settle_compute_type(const config::Options& options, config::Command command,
+                          std::optional<DType> stored, const comm::Roles& roles,
+                          const ThreadPlan& threads, at::Device device) {
+  kernels::use_exact_products(options.train.exact_products);
+  const comm::CommView& world = roles.world;
+  const ComputeType asked = options.model.dtype;
+  const auto ranks = world.gather_values(compute_device(device));
+  ComputeProbes probes{work_to_weigh(options, command, stored, roles, device), {}};
+  if (wants_probes(asked, stored, ranks, options.train.deterministic, probes.work)) {
+    probes.ranks = world.gather_values(
+        probe(world, {roles.trainer, roles.generator}, threads, probes.work.decode_rows));
+  }
+  const auto decision =
+      decide_compute_type(asked, stored, ranks, probes.ranks.empty() ? nullptr : &probes);
   if (world.rank() == 0) {
     const bool exact = decision.type == DType::bf16 && kernels::exact_products(device);
-    const std::string line = base::text(
-        "compute type: ", config::to_string(decision.type), " (", decision.reason, measured,
-        exact ? base::text("; weight gradients are added unrounded, by ",
-                           device.is_cpu() ? "AMX" : "cuBLAS")
-              : "",
-        ")");
+    const std::string line =
+        base::text("compute type: ", config::to_string(decision.type), " (", decision.reason,
+                   exact ? base::text("; weight gradients are added unrounded, by ",
+                                      device.is_cpu() ? "AMX" : "cuBLAS")
+                         : "",
+                   ")");
     decision.warning ? log::warning(line) : log::info(line);
   }
   return decision.type;

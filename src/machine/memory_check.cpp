@@ -2,10 +2,11 @@
 
 #include "trireme/machine/memory_check.hpp"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,19 +14,17 @@
 
 #include "machine/allocation_advice.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_product.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::machine {
 namespace {
-
-plan::ModelLayout layout_at(const std::string& path, model::HeadKind head) {
-  return layout_of(model::describe(config::load_model_shape(path), head));
-}
 
 // What this rank's memory is, before the ledger is known.
 struct Place {
@@ -65,15 +64,6 @@ std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::str
   return out;
 }
 
-// Where roles and slices of a job are those of a pipeline without generation.
-config::RoleMap planned_roles(const config::RoleMap& roles, int ranks, config::Command command) {
-  if (command == config::Command::ppo) return roles;
-  config::RoleMap out;
-  out.trainer.resize(static_cast<size_t>(ranks));
-  std::iota(out.trainer.begin(), out.trainer.end(), 0);
-  return out;
-}
-
 // Roles differ in their phases: these travel with their names.
 std::map<std::string, int64_t> peaks_by_phase(const comm::CommView& world) {
   std::vector<std::pair<std::string, int64_t>> mine;
@@ -103,37 +93,11 @@ void log_plan(const std::vector<plan::Pool>& pools) {
 
 }  // namespace
 
-plan::ModelLayout layout_of(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
-}
-
-plan::JobModels job_models(const config::Options& options, config::Command command,
-                           const model::ModelSpec& actor, const model::ModelSpec* critic) {
-  plan::JobModels out;
-  out.actor = layout_of(actor);
-  const bool ppo = command == config::Command::ppo;
-  if (ppo)
-    out.slices =
-        model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
-  if (critic) out.critic = layout_of(*critic);
-  for (const auto& source : options.reward.source) {
-    if (ppo && source.kind == config::RewardKind::model)
-      out.reward_models.push_back(layout_at(source.path, model::HeadKind::score));
-  }
-  if (ppo ? options.needs_reference() : command == config::Command::dpo) {
-    out.reference = options.reference.path.empty()
-                        ? out.actor
-                        : layout_at(options.reference.path, model::HeadKind::language);
-  }
-  return out;
-}
-
 void MemoryCheck::admit(const config::Options& options, config::Command command,
                         const config::RoleMap& roles, const comm::CommView& world,
                         const comm::NodeTopology& topology, const model::ModelSpec& actor,
-                        const model::ModelSpec* critic, at::Device device) {
+                        const std::optional<config::ModelShape>& critic, int64_t longest,
+                        at::Device device) {
   const trace::Region region{"memory check"};
   world.barrier();  // devices are current, plugins started: what is free now is what the job can
                     // have
@@ -148,9 +112,13 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
       .name = "this",
       .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
       .host_bytes = world.min(place.host_free)};
-  const plan::JobModels models = job_models(options, command, actor, critic);
+  const plan::JobModels models =
+      job_models(options, command, shapes_of(options, command, actor.shape, critic));
   const config::RoleMap map = planned_roles(roles, world.size(), command);
   config::Options settled = options;
+  // A generator on a GPU takes its pages whole.
+  if (device.is_cpu())
+    settled.data.max_len = settled.model.max_len = std::min(options.max_len(), longest);
   const bool own_kernels = kernels::device_kernels() != nullptr;
   if (!device.is_cpu() && kernels::device_product() == nullptr)
     settled.train.exact_products = false;  // put aside
@@ -162,7 +130,9 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
                 .compute = options.model.compute(),
                 .command = command,
                 .own_kernels = own_kernels,
-                .context_stands = !device.is_cpu()};
+                .process_started = true,
+                .threads = at::get_num_threads(),
+                .native_bf16 = kernels::multiplies_bf16(device)};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
@@ -183,9 +153,11 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
   advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(),
-                         command, job.keeps_caches, own_kernels, job.context_stands, world.rank(),
-                         actor});
-  planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
+                         command, job.keeps_caches, own_kernels, job.process_started, job.threads,
+                         job.native_bf16, world.rank(), actor});
+  const int64_t planned = trace::host_memory().resident + ledger.resident_peak();
+  base::set_resident_goal(planned);
+  planned_host_ = world.max(planned);
   planned_device_ = world.max(ledger.peak(plan::Place::device));
   for (int kind = 0; kind < plan::kind_count; ++kind) {
     planned_kinds_[static_cast<size_t>(kind)] =

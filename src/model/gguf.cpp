@@ -96,6 +96,8 @@ void GgufFile::read(std::string_view name, const base::Block& block, float* out)
   const auto size = static_cast<int64_t>(format.elements);
   const int64_t first = area.column / size;
   const int64_t last = (area.column + area.columns + size - 1) / size;
+  const uint64_t bytes = static_cast<uint64_t>(last - first) * format.bytes;  // of a row
+  uint64_t begin = file_.bytes().size(), end = 0;                             // of what is read
   std::vector<float> unpacked(static_cast<size_t>((last - first) * size));
   for (int64_t row = 0; row < area.rows; ++row) {
     const int64_t source =
@@ -104,9 +106,12 @@ void GgufFile::read(std::string_view name, const base::Block& block, float* out)
         from.begin + static_cast<uint64_t>(source * (columns / size) + first) * format.bytes;
     dequantise(from.type, file_.bytes().data() + offset, static_cast<uint64_t>(last - first),
                unpacked.data());
+    begin = std::min(begin, offset);
+    end = std::max(end, offset + bytes);
     std::copy_n(unpacked.data() + (area.column - first * size), area.columns,
                 out + row * area.columns);
   }
+  file_.let_go(file_.bytes().subspan(begin, end - begin));
   count_bytes(static_cast<uint64_t>(area.rows * (last - first)) * format.bytes);
 }
 

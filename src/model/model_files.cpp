@@ -106,6 +106,12 @@ ModelFolder open_model(const fs::path& path) {
   return folder;
 }
 
+config::ModelShape load_shape(const fs::path& path) {
+  std::error_code error;
+  const bool is_config = fs::exists(path / "config.json", error) || path.extension() == ".json";
+  return is_config ? config::load_model_shape(path) : open_model(path).shape;
+}
+
 std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights,
                                        Missing allowed) {
   std::vector<std::string> missing;

@@ -227,9 +227,15 @@ void SafetensorsSource::for_rows(std::string_view name, const base::Block& block
   const auto bytes = file->bytes(*entry);
   const auto size = bytes_of(entry->type);
   const int64_t columns = entry->spec.columns();
+  constexpr uint64_t held = uint64_t{16} << 20;  // bytes of the file in this process at a time
+  uint64_t begin = static_cast<uint64_t>(block.row * columns) * size;
   for (int64_t row = 0; row < block.rows; ++row) {
     take(bytes.data() + static_cast<uint64_t>((block.row + row) * columns + block.column) * size,
          row);
+    const uint64_t end = static_cast<uint64_t>((block.row + row + 1) * columns) * size;
+    if (end - begin < held && row + 1 < block.rows) continue;
+    file->let_go(bytes.subspan(begin, end - begin));
+    begin = end;
   }
   count_bytes(static_cast<uint64_t>(block.elements()) * size);
 }

@@ -148,7 +148,7 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut,
   } catch (const UserError&) { return std::nullopt; }
   return fit({options, roles, nodes, models, job.machine, compute, job.command,
               job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels,
-              job.context_stands});
+              job.process_started, job.threads, job.native_bf16});
 }
 
 }  // namespace
@@ -213,8 +213,9 @@ int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget,
 
 int64_t fewest_recomputed(const Job& job) {
   config::Options options = job.options;
-  const Job varied{options,     job.roles,   job.node_of_rank, job.models,      job.machine,
-                   job.compute, job.command, job.keeps_caches, job.own_kernels, job.context_stands};
+  const Job varied{options,         job.roles,           job.node_of_rank, job.models,
+                   job.machine,     job.compute,         job.command,      job.keeps_caches,
+                   job.own_kernels, job.process_started, job.threads,      job.native_bf16};
   const auto pools_with = [&](int64_t recompute) {
     options.train.recompute = recompute;
     std::vector<RankNeed> ranks;

@@ -41,8 +41,14 @@ constexpr int64_t product_workspaces =
     mib;  // cuBLAS' and cuBLASLt's for one stream on Hopper, 32 MiB each, from LibTorch's allocator
 constexpr int64_t allocator_share = 50;  // of the tensors one part in so many for what LibTorch's
                                          // allocator keeps between them; set by hand
-constexpr int64_t host_scratch =
-    96 * mib;  // thread pools, MPI's and the libraries' buffers, what the heap keeps back
+// On hosts, by the runs of docs/user/plan.md: a process with LibTorch, MPI and a tokenizer before
+// its first model; then thread pools, MPI's buffers, and what a thread packs operands into. The
+// heap keeps one part in so many of what is allocated between tensors, and gives back what is more
+// (base/heap.hpp).
+constexpr int64_t host_process = 176 * mib;
+constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
+constexpr int64_t heap_share = 50;
+constexpr int64_t product_code = 40 * mib;  // base::bound_product_caches(), full
 constexpr int64_t bytes_per_sample_token =
     64;  // ids, masks, log-probs, values, advantages, and the copies that travel
 
@@ -62,7 +68,7 @@ class RankLedger {
     rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
     if (ppo) weight_sync();
-    if (place_ == Place::device) allocator();
+    place_ == Place::device ? allocator() : heap();
     return std::move(ledger_);
   }
 
@@ -92,7 +98,14 @@ class RankLedger {
   // Readings of others, not ours.
   void process() {
     if (place_ == Place::host) {
-      add("process", "buffers of the libraries", host_scratch, every_phase, Accuracy::estimate);
+      if (!job_.process_started)
+        add("process", "the program and its libraries", host_process, every_phase,
+            Accuracy::estimate);
+      add("process", "buffers of the libraries",
+          host_scratch + job_.threads * host_scratch_of_thread, every_phase, Accuracy::estimate);
+      if (job_.compute == config::DType::bf16 && job_.native_bf16)
+        add("process", "code of bf16 products by their shapes", product_code, every_phase,
+            Accuracy::estimate);
       const int64_t sequences = job_.command == config::Command::ppo
                                     ? options().sequences_per_iteration()
                                     : options().train.batch_size;
@@ -101,7 +114,7 @@ class RankLedger {
       add("process", "samples", share * bytes_per_sample_token, every_phase, Accuracy::estimate);
       return;
     }
-    if (!job_.context_stands) {
+    if (!job_.process_started) {
       ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase,
                    Accuracy::estimate, 0, Kind::libraries});
     }
@@ -120,6 +133,22 @@ class RankLedger {
         Accuracy::estimate);
     add("process", "what the allocator keeps between tensors", tensors / allocator_share, working,
         Accuracy::estimate);
+  }
+
+  // Of what is allocated piece by piece: a generator's pages and rows are not.
+  void heap() {
+    int64_t most = 0;
+    for (int phase = 0; phase < phase_count; ++phase) {
+      int64_t sum = 0;
+      for (const Entry& entry : ledger_.entries()) {
+        const bool pieces =
+            entry.place == Place::host && entry.kind == Kind::tensors && entry.owner != "generator";
+        if (pieces && (entry.phases & phase_bit(static_cast<Phase>(phase)))) sum += entry.bytes;
+      }
+      most = std::max(most, sum);
+    }
+    add("process", "what the heap keeps between tensors", most / heap_share,
+        every_phase & ~phase_bit(Phase::start), Accuracy::estimate);
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {

@@ -134,10 +134,9 @@ struct Shape {
 
   explicit Shape(const Job& j) : job(j) {
     per_node = static_cast<int>(std::count(j.node_of_rank.begin(), j.node_of_rank.end(), 0));
-    const auto most = static_cast<double>(j.options.max_len());
-    const auto wish = static_cast<double>(j.options.rollout.max_new_tokens);
-    output = wish > 0 ? std::min(wish, most) : most / 2;
-    input = std::max(most - output, 1.0);
+    const MeanLengths lengths = mean_lengths(j.options);
+    input = lengths.input;
+    output = lengths.output;
     sequences = static_cast<double>(j.options.sequences_per_iteration());
   }
   double tokens() const { return sequences * (input + output); }

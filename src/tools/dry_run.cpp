@@ -10,7 +10,7 @@
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
-#include "trireme/learn/objective.hpp"
+#include "trireme/model/trained_head.hpp"
 #include "trireme/reward/checks.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/reward/reading.hpp"
@@ -30,7 +30,7 @@ void print_line(const std::string& line) {
 void check_models(const config::Options& options, config::Command command,
                   const text::Tokenizer& tokenizer) {
   const bool ppo = command == config::Command::ppo;
-  const learn::ModelStart trained = learn::trained_start(options, learn::head_of(command));
+  const learn::ModelStart trained = learn::trained_start(options, model::trained_head(command));
   tokenizer.check_model(trained.spec.shape.vocab);
   std::optional<learn::ModelStart> critic;
   if (ppo && options.has_critic()) critic = learn::critic_start(options, trained);

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "trireme/config/deck.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/refuse.hpp"
+#include "trireme/job/core_share.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/learn/model_start.hpp"
-#include "trireme/machine/memory_check.hpp"
+#include "trireme/machine/job_models.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/model/trained_head.hpp"
 #include "trireme/plan/admission.hpp"
 #include "trireme/plan/search.hpp"
 #include "trireme/tools/dry_run.hpp"
@@ -17,20 +20,6 @@ namespace trireme::tools {
 namespace {
 
 void print(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
-
-model::ModelSpec described(const std::string& path, model::HeadKind head) {
-  return model::describe(config::load_model_shape(path), head);
-}
-
-std::string trained_path(const config::Options& options) {
-  return options.model.path.empty() ? options.model.shape : options.model.path;
-}
-
-std::optional<model::ModelSpec> critic_of(const config::Options& options) {
-  if (!options.has_critic()) return std::nullopt;
-  const std::string path = learn::critic_path(options).path;
-  return described(path.empty() ? trained_path(options) : path, model::HeadKind::score);
-}
 
 std::string gigabytes(int64_t bytes) {
   char text[32];
@@ -73,7 +62,7 @@ void print_verdict(bool fits, int64_t peak, int64_t capacity, const std::string&
 std::string seconds(double value) { return base::fixed(value, value < 10 ? 2 : 0); }
 
 void print_times(const plan::Job& job) {
-  if (job.machine.flops == 0) return;
+  if (job.machine.flops == 0 || job.command != config::Command::ppo) return;
   const plan::IterationTime time = plan::iteration_time(job);
   print("seconds of an iteration by a model of published systems, not measured with Trireme:");
   print(base::text(
@@ -112,14 +101,24 @@ plan::Machine find_machine(const std::string& name) {
   return *machine;
 }
 
-// GPUs multiply bf16 natively: "auto" is bf16 there. On CPUs it depends on the processor: the
-// larger type counts.
-config::DType compute_type(const config::Options& options, const plan::Machine& machine) {
-  const auto wide =
-      machine.device_bytes > 0 ? config::ComputeType::fp32 : config::ComputeType::automatic;
-  return options.model.dtype == config::ComputeType::fp32 || options.model.dtype == wide
-             ? config::DType::f32
-             : config::DType::bf16;
+// "auto": bf16 on GPUs, which multiply it natively. On CPUs the run decides by its processors and
+// by probes: the type that needs more counts.
+config::DType compute_type(const plan::Job& job) {
+  const config::ComputeType asked = job.options.model.dtype;
+  if (asked != config::ComputeType::automatic) return config::compute_type(asked);
+  if (job.machine.device_bytes > 0) return config::DType::bf16;
+  const auto peak = [&job](config::DType type) {
+    plan::Job one = job;
+    one.compute = type;
+    return plan::fit(one).node_bytes;
+  };
+  const config::DType larger = peak(config::DType::bf16) > peak(config::DType::f32)
+                                   ? config::DType::bf16
+                                   : config::DType::f32;
+  print(base::text("compute type: ", config::to_string(larger),
+                   ", which needs more; the run chooses by its processors (model.dtype = "
+                   "\"auto\")"));
+  return larger;
 }
 
 ExitCode print_plan(const plan::Job& job, const plan::CutActor& cut) {
@@ -139,44 +138,10 @@ ExitCode print_plan(const plan::Job& job, const plan::CutActor& cut) {
   return ExitCode::configuration;
 }
 
-}  // namespace
-
-ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
-  config::refuse_crash_in_production(options);
-  const plan::Machine machine = find_machine(command.machine);
-  const int ranks = command.nodes * command.gpus_per_node;
-  const auto node_of_rank = config::block_nodes(ranks, command.gpus_per_node);
-  const auto roles = config::resolve_ranks(options.ranks, ranks, node_of_rank);
-  config::check_placement(options, roles);
-  const model::ModelSpec actor = described(trained_path(options), model::HeadKind::language);
-  const auto critic = critic_of(options);
-  const plan::JobModels models =
-      machine::job_models(options, config::Command::ppo, actor, critic ? &*critic : nullptr);
-  config::Options settled = options;
-  plan::Job job{settled, roles, node_of_rank, models, machine, compute_type(options, machine)};
-  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
-
-  print(base::text("job: ", command.nodes, command.nodes == 1 ? " node of " : " nodes of ",
-                   command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
-  if (command.machine == "this")
-    print(
-        "machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are "
-        "not looked at");
-  print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
-  if (models.critic)
-    print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
-  if (command.search) {
-    VALIDATE(machine.flops > 0, ExitCode::usage,
-             "--search needs a machine whose speeds are known: --machine ",
-             plan::known_machine_names(), ", or a file with all of them");
-    return print_search(job, cut);
-  }
-  for (const auto& line : config::describe_placement(options, roles, node_of_rank))
-    print("role: " + line);
-  for (const auto& warning : config::placement_warnings(options, roles, node_of_rank))
-    print("warning: " + warning);
-  if (options.train.keep_memory) {
-    const int64_t layers = actor.shape.layers;
+// What a run chooses before its ledger is complete; `settled`: the job's options.
+ExitCode print_kept_and_plan(plan::Job& job, config::Options& settled, const plan::CutActor& cut) {
+  if (settled.train.keep_memory) {
+    const int64_t layers = job.models.actor.shape.layers;
     settled.train.recompute = plan::fewest_recomputed(job);
     print(plan::describe_kept(layers - settled.train.recompute, layers));
   }
@@ -184,6 +149,81 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   if (caches.bytes > 0) print(plan::describe(caches));
   job.keeps_caches = caches.stay;
   return print_plan(job, cut);
+}
+
+// What sft, rm and dpo train on looks alike in a deck.
+config::Command pipeline_of(const config::Options& options, const std::string& word,
+                            std::vector<std::string>& assumed) {
+  if (!word.empty()) return config::choice_of<config::Command>(word).value();
+  if (options.data.dataset.empty() || !options.data.prompt_dataset.empty())
+    return config::Command::ppo;
+  assumed.emplace_back(
+      "the deck has data.dataset: planned for dpo, which needs most of sft, rm and dpo (--command "
+      "says which)");
+  return config::Command::dpo;
+}
+
+}  // namespace
+
+ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
+  config::refuse_crash_in_production(options);
+  const plan::Machine machine = find_machine(command.machine);
+  std::vector<std::string> assumed;
+  const config::Command pipeline = pipeline_of(options, command.pipeline, assumed);
+  const std::vector<std::string> lacking =
+      config::validate(options, pipeline, {.deck = command.deck, .shapes_suffice = true});
+  const bool ppo = pipeline == config::Command::ppo;
+  const int ranks = command.nodes * command.gpus_per_node;
+  const auto node_of_rank = config::block_nodes(ranks, command.gpus_per_node);
+  const auto roles = machine::planned_roles(
+      config::resolve_ranks(options.ranks, ranks, node_of_rank), ranks, pipeline);
+  if (ppo) config::check_placement(options, roles);
+  const std::string critic = ppo && options.has_critic() ? learn::critic_path(options).path : "";
+  const machine::ModelShapes shapes =
+      machine::shapes_to_plan(options, pipeline, critic, command.deck, assumed);
+  const plan::JobModels models = machine::job_models(options, pipeline, shapes);
+  const model::ModelSpec actor = model::describe(shapes.actor, model::trained_head(pipeline));
+  config::Options settled = options;
+  plan::Job job{.options = settled,
+                .roles = roles,
+                .node_of_rank = node_of_rank,
+                .models = models,
+                .machine = machine,
+                .command = pipeline};
+  if (command.machine == "this") {
+    const auto cores = job::physical_cores(job::cpus_of_process()).size();
+    job.threads = std::max(1, static_cast<int>(cores) / command.gpus_per_node);
+  }
+  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
+
+  print(base::text("job: ", command.nodes, command.nodes == 1 ? " node of " : " nodes of ",
+                   command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
+  for (const std::string& line : lacking) print("planned without it: " + line);
+  for (const std::string& line : assumed) print("assumed: " + line);
+  if (command.machine == "this")
+    print(
+        "machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are "
+        "not looked at");
+  print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
+  if (models.critic)
+    print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
+  job.compute = compute_type(job);
+  if (command.search) {
+    VALIDATE(ppo, ExitCode::usage, "--search is for ppo (it tries splits of its roles)");
+    VALIDATE(machine.flops > 0, ExitCode::usage,
+             "--search needs a machine whose speeds are known: --machine ",
+             plan::known_machine_names(), ", or a file with all of them");
+    return print_search(job, cut);
+  }
+  if (!ppo) {
+    print(base::text("role: trainer    ranks ", config::rank_ranges(roles.trainer)));
+    return print_kept_and_plan(job, settled, cut);
+  }
+  for (const auto& line : config::describe_placement(options, roles, node_of_rank))
+    print("role: " + line);
+  for (const auto& warning : config::placement_warnings(options, roles, node_of_rank))
+    print("warning: " + warning);
+  return print_kept_and_plan(job, settled, cut);
 }
 
 }  // namespace trireme::tools

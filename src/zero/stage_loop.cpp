@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::zero {
@@ -59,6 +60,7 @@ void StageLoop::preset_gradients(const std::vector<float*>& into,
 }
 
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
+  if (device_.is_cpu()) base::return_freed_memory_near_goal();
   if (batch.tokens() == 0) return batch;
   grow_rope(batch.max_length);
   return strategy_.part(batch);

@@ -84,6 +84,70 @@ class Plan(ProgramTest):
         half = self.machine("half.toml", H100.replace("host_link = 64e9\n", ""))
         self.assertIn("host_link missing", self.plan(*self.deck_70b(*half), code=CONFIGURATION).text)
 
+    def shipped(self):
+        """Every deck under inputs/, and a job that it is for."""
+        jobs = {"ppo_70b.toml": (4, 8, "h100"), "ppo_70b_16x8.toml": (16, 8, "h100"), "ppo_8b.toml": (1, 8, "h100"), "ppo_8b_a100_40.toml": (6, 4, "a100-40"),
+                "own.toml": (1, 8, "h100")}
+        for deck in sorted((ROOT / "inputs").rglob("*.toml")):
+            yield deck.relative_to(ROOT), jobs.get(deck.name, (1, 2, "this"))
+
+    def test_shipped_decks_need_none_of_their_files(self):
+        """On a machine that has the decks and the shapes: no weights, tokenizers, prompts, labels or programs; from the repository and from elsewhere."""
+        bare = self.folder / "bare"
+        for path in [*(ROOT / "inputs").rglob("*.toml"), *(ROOT / "inputs").rglob("config.json")]:
+            copy = bare / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        (self.folder / "elsewhere").mkdir()
+        said = {}
+        for number, (deck, (nodes, per_node, machine)) in enumerate(self.shipped()):
+            with self.subTest(deck=deck.name):
+                cwd, path = [(bare, deck), (self.folder / "elsewhere", bare / deck)][number % 2]
+                done = subprocess.run([PROGRAM, "plan", path, "--nodes", str(nodes), "--gpus-per-node", str(per_node), "--machine", machine], cwd=cwd,
+                                      env=child_environment({}), capture_output=True, text=True, timeout=300)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn("fits:", done.stdout)
+                said[deck.name] = done.stdout
+        self.assertIn('assumed: model.path = "models/SmolLM2-135M-Instruct" is not here: planned by plan.model = "../models/smollm2-135m"',
+                      said["arithmetic.toml"])
+        self.assertIn('planned without it: data.prompt_dataset = "inputs/tutorial/data/arithmetic.jsonl" does not exist', said["arithmetic.toml"])
+        self.assertIn('assumed: reward.source.0.path = "runs/tiny-rm/hf" is not here: planned as large as the actor', said["tiny-ppo-rm.toml"])
+        self.assertIn("assumed: reward.source.0.path is not set: planned by plan.reward_model", said["ppo_70b.toml"])
+        self.assertIn("planned without it: model.path is missing", said["ppo_8b.toml"])
+        self.assertIn("planned for dpo, which needs most of sft, rm and dpo", said["tiny-sft.toml"])
+        self.assertIn("planned without it: reward.source.0.command is missing", said["own.toml"])
+
+    def test_files_that_are_here_are_taken(self):
+        """What is here is not assumed: the same plan, whatever [plan] says."""
+        without = self.plan("ppo.toml", "--machine", "h100").out
+        with_others = self.plan("ppo.toml", "--machine", "h100", f"plan.model={ROOT}/inputs/models/llama3-8b", f"plan.reward_model={ROOT}/inputs/models/llama3-8b").out
+        self.assertEqual(with_others, without)
+        self.assertNotIn("assumed", without)
+        self.assertNotIn("planned without", without)
+
+    def test_a_shape_that_cannot_be_known(self):
+        refused = self.plan("ppo.toml", "model.path=/no/such/model", code=MISSING)
+        self.assertIn('model.path = "/no/such/model" is not here', refused.text)
+        self.assertIn("set plan.model to a config.json or a folder with one", refused.text)
+        (self.folder / "empty").mkdir()
+        self.assertIn('model.path = "empty" is not here', self.plan("ppo.toml", "model.path=empty", code=MISSING).text)
+        nowhere = self.plan("ppo.toml", "model.path=/no/such/model", "plan.model=nowhere", code=MISSING)
+        self.assertIn('plan.model = "nowhere" has no config.json', nowhere.text)
+        planned = self.plan("ppo.toml", "model.path=/no/such/model", "plan.model=shape").out
+        self.assertIn('planned by plan.model = "shape"', planned)
+
+    def test_pipelines_without_generation(self):
+        """dpo holds more than rm, rm and sft hold what they train."""
+        peaks = {}
+        for command in ("sft", "rm", "dpo"):
+            text = self.plan("sft.toml", "--command", command, "--gpus-per-node", "2", "--machine", "h100").out
+            peaks[command] = float(re.search(r"fits: +([0-9.]+) of", text).group(1))
+            self.assertIn("role: trainer    ranks 0-1", text)
+            self.assertNotIn("seconds of an iteration", text)
+        self.assertGreaterEqual(peaks["dpo"], max(peaks["sft"], peaks["rm"]))
+        self.assertIn("--search is for ppo", self.plan("sft.toml", "--search", code=USAGE).text)
+        self.assertIn("ppo.toml", self.plan("ppo.toml", "--command", "sft", "ranks.trainer=1", code=CONFIGURATION).text)
+
     def test_this_machine_is_its_cpus(self):
         text = self.plan("ppo.toml", "--gpus-per-node", "2", "--machine", "this").out
         self.assertIn("machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are not looked at", text)

@@ -35,8 +35,12 @@ std::string dump_deck(const Options& options);
 struct ValidateInputs {
   std::filesystem::path deck;  // a missing relative path that exists beside the deck is pointed out
   bool check_files = true;
+  // For a plan: the deck may lack model, prompts, tokenizer and rewards, and files may be elsewhere.
+  bool shapes_suffice = false;
 };
-void validate(const Options& options, Command command, const ValidateInputs& inputs = {});
+// Where shapes suffice, returns what is missing but for models, a line each; else nothing.
+std::vector<std::string> validate(const Options& options, Command command,
+                                  const ValidateInputs& inputs = {});
 
 // Combinations that work but are seldom meant; for the log.
 std::vector<std::string> warnings(const Options& options, Command command);

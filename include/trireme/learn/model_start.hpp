@@ -10,6 +10,7 @@
 #include "trireme/config/options.hpp"
 #include "trireme/model/kept_files.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/model/trained_head.hpp"
 #include "trireme/model/weight_source.hpp"
 #include "trireme/zero/sharded_model.hpp"
 

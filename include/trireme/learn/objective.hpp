@@ -60,6 +60,5 @@ class Objective {
 // `reference`: the frozen model of dpo; null for the others. Local.
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference);
-model::HeadKind head_of(config::Command command);
 
 }  // namespace trireme::learn

@@ -25,6 +25,8 @@ class TrainingSet {
   const data::SetCounts& counts() const;
   // Tokens of all sequences of a row.
   int64_t tokens(int64_t row) const;
+  // Of the longest sequence of all rows.
+  int64_t longest() const;
   // By how much the chosen answer should beat the other; 0 for examples.
   double margin(int64_t row) const;
   // Appends the row's sequences, chosen before rejected. The action mask marks the tokens that the

@@ -1,5 +1,6 @@
-// The type in which the models of a run compute: bf16 where every rank multiplies it natively, else
-// fp32, unless the deck or the checkpoint says which.
+// The type in which the models of a run compute: bf16 where every rank multiplies it natively,
+// unless probes say that fp32 is clearly faster for this deck; else fp32; unless the deck or the
+// checkpoint says which.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +9,13 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "trireme/comm/comm.hpp"
-#include "trireme/comm/topology.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/machine/compute_probe.hpp"
+#include "trireme/plan/compute_work.hpp"
 
 namespace trireme::machine {
 
@@ -24,6 +28,16 @@ struct ComputeDevice {
 };
 ComputeDevice compute_device(at::Device device);
 
+// What "auto" is decided by where every rank multiplies bf16 natively.
+struct ComputeProbes {
+  plan::ComputeWork work;
+  std::vector<ComputeProbe> ranks;
+};
+// fp32 is taken from so many times the speed of bf16 on.
+inline constexpr double fp32_gain = 1.15;
+// Operations and elements of an iteration from which on probes are worth their time.
+inline constexpr double probed_operations = 2e10;
+
 struct ComputeDecision {
   config::DType type = config::DType::f32;
   std::string reason;    // for the log
@@ -31,25 +45,29 @@ struct ComputeDecision {
   bool operator==(const ComputeDecision&) const = default;
 };
 // The rule: what the deck asks for; with "auto" the type in which the run began (`stored`), else
-// bf16 when all `ranks` multiply it natively, else fp32. By instruction sets alone, never by a
-// clock.
+// fp32 unless all `ranks` multiply bf16 natively, else bf16, unless by the medians of the probes
+// (null: none were made) the slowest rank of each role takes at least fp32_gain times as long in
+// bf16.
 ComputeDecision decide_compute_type(config::ComputeType asked, std::optional<config::DType> stored,
-                                    std::span<const ComputeDevice> ranks);
+                                    std::span<const ComputeDevice> ranks,
+                                    const ComputeProbes* probes = nullptr);
+// Whether that rule has a use for probes: "auto" without a stored type, on processors all of which
+// multiply bf16 natively, and an iteration that is long enough. `deterministic`
+// (train.deterministic): the kind of processor decides, no clock.
+bool wants_probes(config::ComputeType asked, std::optional<config::DType> stored,
+                  std::span<const ComputeDevice> ranks, bool deterministic,
+                  const plan::ComputeWork& work);
 // The same on every rank, from what each has. Collective over world.
 ComputeDecision agree_on_compute_type(config::ComputeType asked,
                                       std::optional<config::DType> stored,
                                       const ComputeDevice& mine, const comm::CommView& world);
 
-// How many times as fast bf16 products are as fp32's on this processor now, with the current number
-// of LibTorch's threads: some milliseconds.
-double measure_bf16_ratio();
-
-// Decides, and says what and why on rank 0, with the ratio as the first rank of each node measures
-// it. `exact_products`: train.exact_products, which holds for the process from here on. Collective
-// over world.
-config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored,
-                                  bool exact_products, const comm::CommView& world,
-                                  const comm::NodeTopology& topology, at::Device device);
+// Decides for a run, with probes where they are wanted, and says what and why on rank 0. `stored`:
+// the type in which the run began. train.exact_products holds for the process from here on.
+// Collective over roles.world.
+config::DType settle_compute_type(const config::Options& options, config::Command command,
+                                  std::optional<config::DType> stored, const comm::Roles& roles,
+                                  const ThreadPlan& threads, at::Device device);
 // For tools: without a checkpoint and without a measurement.
 config::DType settle_compute_type(config::ComputeType asked, const comm::CommView& world,
                                   at::Device device);

@@ -8,22 +8,18 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
+#include "trireme/machine/job_models.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/admission.hpp"
 
 namespace trireme::machine {
-
-plan::ModelLayout layout_of(const model::ModelSpec& spec);
-// The models of a run, of which `actor` and `critic` (null: none) are known; reads config.json
-// files of the others, on every rank alike. Throws UserError as load_model_shape.
-plan::JobModels job_models(const config::Options& options, config::Command command,
-                           const model::ModelSpec& actor, const model::ModelSpec* critic);
 
 class MemoryCheck {
  public:
@@ -32,10 +28,13 @@ class MemoryCheck {
   // less free than the plan needs, or warns (run.memory_check); rank 0 logs the plan. Chooses how
   // many blocks to compute again where train.keep_memory says for how much memory, and then whether
   // generators keep their caches while trainers of their ranks work. options.model.dtype is
-  // settled.
+  // settled. `critic`: its shape, where there is one. `longest`: tokens of the longest sequence
+  // that the data can make, by which memory on hosts is planned where that is less than the deck's
+  // limit.
   void admit(const config::Options& options, config::Command command, const config::RoleMap& roles,
              const comm::CommView& world, const comm::NodeTopology& topology,
-             const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
+             const model::ModelSpec& actor, const std::optional<config::ModelShape>& critic,
+             int64_t longest, at::Device device);
   // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's
   // train.recompute is `wish`.
   int64_t recompute(int64_t wish, int64_t layers) const {

@@ -30,6 +30,10 @@ struct ModelFolder {
 // naming path and what was expected, bad_data.
 ModelFolder open_model(const std::filesystem::path& path);
 
+// The shape alone: of a config.json, or of its folder, without a look at the weights; of a GGUF
+// file as open_model().
+config::ModelShape load_shape(const std::filesystem::path& path);
+
 // What a model may lack.
 enum class Missing : uint8_t {
   nothing,

@@ -35,6 +35,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
   // The stored bytes of a tensor, at any alignment; valid while this object lives.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // base::MappedFile::let_go().
+  void let_go(std::span<const std::byte> part) const { file_.let_go(part); }
   // Throws bad_data when the file on disk is no longer the one that was mapped (inode, size, time
   // of change): a truncated map would end the process with SIGBUS.
   void check_unchanged() const;

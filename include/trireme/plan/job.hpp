@@ -58,7 +58,11 @@ struct Job {
                               // while trainers of their ranks work
   bool own_kernels =
       true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
-  bool context_stands = false;  // machine.device_bytes is what a CUDA context has left
+  // The machine's memory is what started processes have left: their libraries and on GPUs their
+  // CUDA context are there already.
+  bool process_started = false;
+  int threads = 2;          // of a rank, on CPUs
+  bool native_bf16 = true;  // a rank's CPU multiplies it by the library's own products
 };
 
 // What world rank `rank` holds, phase by phase.
@@ -89,6 +93,13 @@ struct Fit {
   bool fits() const { return device_fits && host_fits; }
 };
 Fit fit(const Job& job);
+
+// Tokens of a mean sequence of ppo as the deck's limits have it: answers of
+// rollout.max_new_tokens, or half of the longest sequence, and prompts that fill the rest.
+struct MeanLengths {
+  double input = 0, output = 0;
+};
+MeanLengths mean_lengths(const config::Options& options);
 
 // Packed tokens of one pass: the deck's micro-batch, or all that a rank can have where that is
 // less; no less than the longest sequence.

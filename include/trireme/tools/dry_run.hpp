@@ -2,6 +2,7 @@
 // `trireme plan`.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "trireme/base/error.hpp"
@@ -25,15 +26,19 @@ struct DryRun {
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine);
 
 // `trireme plan DECK --nodes N --gpus-per-node G --machine h100`: the memory of the fullest rank of
-// a PPO job by phase and kind.
+// a job by phase and kind.
 struct PlanCommand {
   int nodes = 1;
   int gpus_per_node = 8;
   std::string machine = "h100";
-  bool search = false;  // go through settings instead and print the fastest that fit
+  bool search = false;         // go through settings instead and print the fastest that fit
+  std::string pipeline;        // ppo, sft, rm, dpo; empty: by the deck's data
+  std::filesystem::path deck;  // plan.* may be relative to its folder
 };
 // Prints the ledger on standard output. One process, reads config.json files only, no data and no
-// weights. done where it fits, configuration where it does not; throws UserError as the run would.
+// weights; a model that is not here is planned by what the deck implies
+// (machine::shapes_to_plan), and that is said. Validates the options. done where it fits,
+// configuration where it does not; throws UserError as the run would.
 ExitCode run_plan(const config::Options& options, const PlanCommand& command);
 
 }  // namespace trireme::tools

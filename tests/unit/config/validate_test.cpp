@@ -39,6 +39,37 @@ TEST(Validate, GoodDeckPasses) {
   EXPECT_TRUE(warnings(good(), Command::ppo).empty());
 }
 
+// For `trireme plan`: what is missing is listed, what is wrong is refused as ever.
+TEST(Validate, ShapesSufficeForAPlan) {
+  ValidateInputs plan{"deck.toml"};
+  plan.shapes_suffice = true;
+  Options bare;
+  bare.reward.source.resize(2);
+  bare.reward.source[0].kind = RewardKind::model;
+  bare.reward.source[1].kind = RewardKind::plugin;
+  const auto lacking = validate(bare, Command::ppo, plan);
+  ASSERT_EQ(lacking.size(), 4u);
+  EXPECT_THAT(lacking[0], HasSubstr("model.path is missing"));
+  EXPECT_THAT(lacking[1], HasSubstr("data.prompt_dataset is missing"));
+  EXPECT_THAT(lacking[2], HasSubstr("reward.source.0.path is missing"));
+  EXPECT_THAT(lacking[3], HasSubstr("reward.source.1.command is missing"));
+  EXPECT_THAT(refusal(bare), HasSubstr("4 mistakes"));
+
+  Options elsewhere = good();
+  elsewhere.model.tokenizer = "no-such-tokenizer";
+  const auto missing = validate(elsewhere, Command::ppo, plan);
+  ASSERT_EQ(missing.size(), 2u);
+  EXPECT_THAT(missing[0], HasSubstr("model.tokenizer = \"no-such-tokenizer\" does not exist"));
+  EXPECT_THAT(missing[1], HasSubstr("data.prompt_dataset = \"prompts.jsonl\" does not exist"));
+
+  Options wrong = bare;
+  wrong.data.max_len = 8;
+  wrong.rollout.max_new_tokens = 8;
+  EXPECT_THAT(error_of(ExitCode::configuration, [&] { validate(wrong, Command::ppo, plan); }),
+              HasSubstr("leaves no token"));
+  EXPECT_EQ(validate(Options{}, Command::sft, plan).size(), 2u) << "model.path and data.dataset";
+}
+
 TEST(Validate, FusedKernelsAreForCpus) {
   for (const Device device : {Device::automatic, Device::cpu}) {
     Options o = good();

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "support/world.hpp"
 #include "trireme/base/isa.hpp"
@@ -95,10 +98,129 @@ TEST(ComputeType, FollowsTheInstructionSetInUse) {
             base::best_isa() == base::Isa::avx512_bf16);
 }
 
-TEST(ComputeType, IsMeasuredInMilliseconds) {
-  const double ratio = machine::measure_bf16_ratio();
-  EXPECT_GT(ratio, 0);
-  EXPECT_TRUE(std::isfinite(ratio));
+// Probes of a rank that trains and generates; each of `products` and `decoding` a round of it.
+machine::ComputeProbe probe_of(std::vector<machine::TypeSeconds> products,
+                               std::vector<machine::TypeSeconds> decoding) {
+  return {std::move(products), std::move(decoding)};
+}
+machine::ComputeProbe steady(machine::TypeSeconds product, machine::TypeSeconds decode) {
+  return probe_of({5, product}, {5, decode});
+}
+
+// 1 s of products and 1 s of decode steps at a probe's 1 s.
+plan::ComputeWork even_work() {
+  return {.products = 1, .decode_steps = 1, .decode_rows = 8, .decode_weights = 1};
+}
+
+DType chosen(const plan::ComputeWork& work, std::vector<machine::ComputeProbe> ranks) {
+  const std::array capable{native};
+  const machine::ComputeProbes probes{work, std::move(ranks)};
+  return decide_compute_type(ComputeType::automatic, std::nullopt, capable, &probes).type;
+}
+
+TEST(ComputeType, ProbesMakeFp32OfBf16FromAGainOf15PerCentOn) {
+  EXPECT_EQ(chosen(even_work(), {steady({1, 1.16}, {1, 1.16})}), DType::f32);
+  EXPECT_EQ(chosen(even_work(), {steady({1, 1.14}, {1, 1.14})}), DType::bf16);
+  EXPECT_EQ(chosen(even_work(), {steady({1, 1}, {1, 1})}), DType::bf16);
+  EXPECT_EQ(chosen(even_work(), {steady({2, 1}, {2, 1})}), DType::bf16);
+  EXPECT_EQ(chosen(even_work(), {steady({1, 1.5}, {1, 0.6})}), DType::bf16) << "2.1 s and 2 s";
+  EXPECT_EQ(chosen(even_work(), {steady({1, 1.5}, {1, 0.9})}), DType::f32) << "2.4 s and 2 s";
+}
+
+// A processor that multiplies fp32 faster and reads bf16 faster, as a Xeon without matrix units.
+TEST(ComputeType, TheDeckWeighsProductsAgainstDecodeSteps) {
+  const auto xeon = steady({1 / 279e9, 1 / 171e9}, {1.0, 0.5});
+  plan::ComputeWork trains = even_work(), writes = even_work();
+  trains.products = 10 * 279e9;
+  writes.products = 0.1 * 279e9;
+  EXPECT_EQ(chosen(trains, {xeon}), DType::f32);
+  EXPECT_EQ(chosen(writes, {xeon}), DType::bf16);
+  trains.decode_steps = 100;
+  EXPECT_EQ(chosen(trains, {xeon}), DType::bf16) << "66 s and 110 s";
+  trains.at_once = true;
+  EXPECT_EQ(chosen(trains, {xeon}), DType::bf16) << "the generators are the longer part";
+  trains.decode_steps = 1;
+  EXPECT_EQ(chosen(trains, {xeon}), DType::f32) << "the trainers are";
+}
+
+TEST(ComputeType, ABusyNeighbourDisturbsSomeProbesOfMany) {
+  using Rounds = std::vector<machine::TypeSeconds>;
+  const Rounds quiet(5, {1, 1});
+  EXPECT_EQ(chosen(even_work(), {probe_of({{1, 1}, {1, 9}, {1, 1}, {1, 9}, {1, 1}}, quiet)}),
+            DType::bf16);
+  EXPECT_EQ(chosen(even_work(), {probe_of({{9, 1.5}, {1, 1.5}, {9, 1.5}, {1, 1.5}, {1, 1.5}},
+                                          Rounds(5, {1, 1.5}))}),
+            DType::f32);
+  EXPECT_EQ(chosen(even_work(), {probe_of(Rounds(5, {3, 4.5}), Rounds(5, {3, 4.5}))}), DType::f32)
+      << "one that slows all alike";
+}
+
+// Ranks have one role or two, and all wait for the slowest.
+TEST(ComputeType, TheSlowestRankOfEachRoleCounts) {
+  const auto trainer = probe_of({{1, 1.5}}, {}), generator = probe_of({}, {{1, 0.5}});
+  EXPECT_EQ(chosen(even_work(), {trainer, generator}), DType::bf16) << "2 s and 2 s";
+  EXPECT_EQ(chosen(even_work(), {trainer, probe_of({{4, 6}}, {}), generator}), DType::f32);
+  EXPECT_EQ(chosen(even_work(), {probe_of({{0.1, 1.5}}, {}), probe_of({{2, 1}}, {}), generator}),
+            DType::bf16);
+}
+
+TEST(ComputeType, SaysBothFigures) {
+  const std::array capable{native};
+  const machine::ComputeProbes probes{
+      {.products = 2e12, .decode_steps = 100, .decode_rows = 64, .decode_weights = 1e8},
+      {steady({1 / 279e9, 1 / 171e9}, {1.2e-10, 0.9e-10})}};
+  const auto decision = decide_compute_type(ComputeType::automatic, std::nullopt, capable, &probes);
+  EXPECT_EQ(decision.type, DType::f32);
+  EXPECT_FALSE(decision.warning);
+  EXPECT_EQ(decision.reason,
+            "model.dtype = \"auto\"; all ranks multiply bf16 natively: avx512_bf16; measured, bf16 "
+            "and fp32: products at 171 and 279 GFLOP/s, decode steps of 64 sequences in 9.00 and "
+            "12.0 ms, an iteration's together in 12.6 and 8.37 s");
+}
+
+// What the deck or the checkpoint says is not weighed, nor what one rank alone could multiply.
+TEST(ComputeType, ProbesAreForChoicesThatAreOpen) {
+  const std::array capable{native};
+  const std::array mixed{native, older};
+  const machine::ComputeProbes probes{even_work(), {steady({1, 9}, {1, 9})}};
+  const auto type = [&](ComputeType asked, std::optional<DType> stored,
+                        std::span<const ComputeDevice> ranks) {
+    return decide_compute_type(asked, stored, ranks, &probes).type;
+  };
+  EXPECT_EQ(type(ComputeType::automatic, DType::bf16, capable), DType::bf16);
+  EXPECT_EQ(type(ComputeType::bf16, std::nullopt, capable), DType::bf16);
+  EXPECT_EQ(type(ComputeType::automatic, std::nullopt, mixed), DType::f32);
+
+  plan::ComputeWork long_one = even_work(), short_one = even_work();
+  long_one.products = 1e13;
+  short_one.products = 1e9;
+  const auto wanted = [](ComputeType asked, std::optional<DType> stored,
+                         std::span<const ComputeDevice> ranks, bool deterministic,
+                         const plan::ComputeWork& work) {
+    return machine::wants_probes(asked, stored, ranks, deterministic, work);
+  };
+  EXPECT_TRUE(wanted(ComputeType::automatic, std::nullopt, capable, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::automatic, std::nullopt, capable, true, long_one));
+  EXPECT_FALSE(wanted(ComputeType::automatic, DType::bf16, capable, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::automatic, DType::f32, capable, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::bf16, std::nullopt, capable, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::fp32, std::nullopt, capable, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::automatic, std::nullopt, mixed, false, long_one));
+  EXPECT_FALSE(wanted(ComputeType::automatic, std::nullopt, capable, false, short_one));
+}
+
+// Probes of this processor: of the roles that a rank has, the same number of both types.
+TEST(ComputeType, ProbesThisProcessor) {
+  const auto world = test::world();
+  const bool trainer = world.rank() % 2 == 0;
+  const auto probe = machine::probe(world, {trainer, !trainer}, machine::ThreadPlan{}, 8);
+  EXPECT_EQ(probe.products.empty(), !trainer);
+  EXPECT_EQ(probe.decoding.empty(), trainer);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const auto speed = probe.speed(type);
+    EXPECT_GT(trainer ? speed.product : speed.decode, 0);
+    EXPECT_TRUE(std::isfinite(speed.product) && std::isfinite(speed.decode));
+  }
 }
 
 }  // namespace

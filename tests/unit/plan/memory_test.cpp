@@ -287,7 +287,7 @@ TEST(MemoryLedger, AContextThatStandsIsNotCountedAgain) {
       config::DType::bf16};
   const int64_t before = plan::memory_of_rank(started, 0).peak(Place::device),
                 fitting = plan::fit(started).device.peak;
-  started.context_stands = true;
+  started.process_started = true;
   EXPECT_EQ(before - plan::memory_of_rank(started, 0).peak(Place::device), 600 << 20);
   EXPECT_EQ(fitting - plan::fit(started).device.peak, 600 << 20);
 }
