@@ -80,8 +80,6 @@ class Parser {
     add_selftest();
   }
 
-  int lost_working_folder = 0;
-
   Invocation parse(int argc, char** argv) {
     try {
       app_.parse(argc, argv);

@@ -46,6 +46,7 @@ void set_optional(JsonEdit& edit, const char* key, const std::optional<int32_t>&
 void set_special_ids(JsonEdit& edit, const ModelShape& was, const ModelShape& shape) {
   set_optional(edit, "bos_token_id", was.bos_id, shape.bos_id);
   set_optional(edit, "pad_token_id", was.pad_id, shape.pad_id);
+  if (was.pad_id && !shape.pad_id) edit.set("pad_token_id", "null");
   if (was.eos_ids == shape.eos_ids || shape.eos_ids.empty()) return;
   edit.set("eos_token_id", shape.eos_ids.size() == 1 ? Json(shape.eos_ids.front()).dump()
                                                      : Json(shape.eos_ids).dump());

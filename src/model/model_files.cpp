@@ -67,6 +67,11 @@ config::ModelShape exported_shape(const ModelSpec& spec, StoredType type) {
   shape.dtype = type == StoredType::bf16  ? "bfloat16"
                 : type == StoredType::f16 ? "float16"
                                           : "float32";
+  // transformers reads a score at the last token that is not padding, so with the end token as
+  // padding it would read the token before it, which the model is not trained to be read at.
+  const bool pads_with_end =
+      shape.score_head && shape.pad_id && std::ranges::count(shape.eos_ids, *shape.pad_id) > 0;
+  if (pads_with_end) shape.pad_id.reset();
   return shape;
 }
 

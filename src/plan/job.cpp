@@ -48,7 +48,7 @@ constexpr int64_t allocator_share = 50;  // of the tensors one part in so many f
 constexpr int64_t host_process = 176 * mib;
 constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
 constexpr int64_t heap_share = 50;
-constexpr int64_t product_code = 40 * mib;  // base::bound_product_caches(), full
+constexpr int64_t product_code = 37 * mib;  // base::bound_product_caches(), full
 constexpr int64_t bytes_per_sample_token =
     64;  // ids, masks, log-probs, values, advantages, and the copies that travel
 

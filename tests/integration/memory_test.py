@@ -65,12 +65,12 @@ class Memory(ProgramTest):
         self.assertEqual(timeless(self.metrics("tight")), timeless(self.metrics("roomy")))
 
     def test_warn_goes_on(self):
-        result = self.succeed("ppo", "ppo.toml", "run.dir=warned", "run.iterations=1", "run.memory_check=warn", env=self.small_node(60), ranks=2)
+        result = self.succeed("ppo", "ppo.toml", "run.dir=warned", "run.iterations=1", "run.memory_check=warn", env=self.small_node(20), ranks=2)
         self.assertIn("needs more memory than there is", result.text)
         self.assertEqual(len(self.metrics("warned")), 1)
 
     def test_all_ranks_leave_alike(self):
-        result = self.run_program("sft", "sft.toml", "run.dir=refused-sft", env=self.small_node(60), ranks=3)
+        result = self.run_program("sft", "sft.toml", "run.dir=refused-sft", env=self.small_node(20), ranks=3)
         self.assertEqual(result.code, CONFIGURATION, result.text)
         self.assertEqual(result.text.count("error: "), 1, result.text)
 

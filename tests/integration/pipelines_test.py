@@ -202,7 +202,7 @@ class Pipelines(ProgramTest):
                 self.succeed("sft", "sft.toml", f"run.dir={run}", f"model.dtype={began}", "run.iterations=2", ranks=2)
                 went_on = self.succeed("sft", "sft.toml", f"run.dir={run}", "model.dtype=auto", "run.iterations=4", "ckpt.save_hf=end", ranks=2)
                 self.assertIn(f"compute type: {began} (the run began in it", went_on.text)
-                self.assertNotIn("measured", went_on.text, "the checkpoint decides")
+                self.assertNotIn("measured, bf16 and fp32", went_on.text, "the checkpoint decides")
                 tensors = read_safetensors(self.folder / run / "hf" / "model.safetensors")
                 self.assertEqual({kind for kind, _, _ in tensors.values()}, {"F32"}, "the type of the model that the run started from")
                 self.succeed("convert", f"{run}/ckpt/step-000004", f"{run}-converted", "--dtype", "fp32")

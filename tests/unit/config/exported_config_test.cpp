@@ -99,6 +99,10 @@ TEST(ExportedConfig, TiedAndSpecialTokens) {
   EXPECT_EQ(json.at("pad_token_id"), 7);
   EXPECT_EQ(json.at("eos_token_id"), 258);
   EXPECT_EQ(exported_config_json("", shape), to_config_json(shape));
+  const std::string padded = exported_config_json(published, shape);
+  shape.pad_id.reset();
+  EXPECT_TRUE(
+      nlohmann::json::parse(exported_config_json(padded, shape)).at("pad_token_id").is_null());
 }
 
 TEST(JsonEdit, SetsAddsAndErasesInAnyLayout) {

@@ -89,6 +89,20 @@ TEST(OpenModel, an_export_opens_again_with_the_same_weights) {
   }
 }
 
+TEST(ModelExport, a_score_is_not_padded_with_an_end_token) {
+  const Scratch scratch;
+  auto shape = tiny_shape();
+  const auto pad_after = [&](int32_t pad, HeadKind head) {
+    shape.pad_id = pad;
+    export_model(scratch / "padded", describe(shape, head),
+                 {StoredType::f32, SafetensorsWriter::default_file_bytes, {}});
+    return open_model(scratch / "padded").shape.pad_id;
+  };
+  EXPECT_EQ(pad_after(shape.eos_ids.back(), HeadKind::score), std::nullopt);
+  EXPECT_EQ(pad_after(shape.eos_ids.back(), HeadKind::language), shape.eos_ids.back());
+  EXPECT_EQ(pad_after(0, HeadKind::score), 0);
+}
+
 TEST(ModelExport, writes_what_transformers_looks_for) {
   const Scratch scratch;
   std::filesystem::create_directories(scratch / "from");

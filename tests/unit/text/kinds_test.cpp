@@ -24,7 +24,7 @@ std::vector<json> lines_of(const std::filesystem::path& file) {
   return lines;
 }
 
-json kinds() { return json::parse(std::ifstream(folder() / "kinds.json")); }
+json kind_table() { return json::parse(std::ifstream(folder() / "kinds.json")); }
 
 std::string streamed(const Tokenizer& tokenizer, const Ids& ids, Skip skip) {
   StreamingDecoder decoder(tokenizer, skip);
@@ -51,7 +51,7 @@ class Kinds : public testing::TestWithParam<std::string> {
   }
   Tokenizer tokenizer_ = Tokenizer::load(folder() / GetParam());
   std::vector<json> texts_ = lines_of(folder() / "texts.jsonl");
-  json added_ = kinds()[GetParam()];
+  json added_ = kind_table()[GetParam()];
 };
 
 TEST_P(Kinds, IdsAndTextsAreThoseOfHuggingFace) {
@@ -82,7 +82,7 @@ TEST_P(Kinds, IdsAndTextsAreThoseOfHuggingFace) {
 
 std::vector<std::string> names() {
   std::vector<std::string> out;
-  const json all = kinds();
+  const json all = kind_table();
   for (const auto& [name, entry] : all.items()) out.push_back(name);
   return out;
 }
