@@ -35,7 +35,8 @@ std::string dump_deck(const Options& options);
 struct ValidateInputs {
   std::filesystem::path deck;  // a missing relative path that exists beside the deck is pointed out
   bool check_files = true;
-  // For a plan: the deck may lack model, prompts, tokenizer and rewards, and files may be elsewhere.
+  // For a plan: the deck may lack model, prompts, tokenizer and rewards, and files may be
+  // elsewhere.
   bool shapes_suffice = false;
 };
 // Where shapes suffice, returns what is missing but for models, a line each; else nothing.

@@ -272,7 +272,7 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
   const auto path = folder.path() / "out.jsonl";
   std::ofstream(path) << "of the last time\n";
   {
-    tools::OutputFile output(path);
+    tools::OutputFile output(path, tools::Existing::replaced);
     output.write("one\n");
     EXPECT_EQ(base::read_file(path), "of the last time\n");
     EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n")
@@ -283,13 +283,16 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
   EXPECT_FALSE(fs::exists(folder.path() / "out.jsonl.partial"));
   EXPECT_THAT(error_of(ExitCode::input_missing,
-                       [&] { tools::OutputFile output(folder.path() / "no-such" / "out"); }),
+                       [&] {
+                         tools::OutputFile output(folder.path() / "no-such" / "out",
+                                                  tools::Existing::refused);
+                       }),
               HasSubstr("no-such/out"));
 }
 
 TEST(OutputFile, ADashIsStandardOutput) {
   testing::internal::CaptureStdout();
-  tools::OutputFile output("-");
+  tools::OutputFile output("-", tools::Existing::refused);
   output.write("line\n");
   output.finish();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "line\n");
