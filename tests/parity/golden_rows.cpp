@@ -6,6 +6,7 @@
 
 #include "parity/ranks.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/device_copies.hpp"
 #include "trireme/model/model_files.hpp"
 
 namespace trireme::test {
@@ -113,11 +114,24 @@ size_t parameter_index(const model::ModelSpec& spec, const std::string& name) {
   throw InternalError("no parameter " + name);
 }
 
-Tensor whole_parameter(zero::ShardedModel& model, size_t p, const float* own) {
+void copy_values(base::Placed<const float> from, base::Placed<float> to, int64_t count) {
+  if (from.memory() == base::Memory::host && to.memory() == base::Memory::host) {
+    std::copy_n(from.host(), count, to.host());
+    return;
+  }
+  const auto bytes = count * static_cast<int64_t>(sizeof(float));
+  comm::start_copy({reinterpret_cast<std::byte*>(to.address()),
+                    reinterpret_cast<const std::byte*>(from.address()), 1, bytes, bytes, bytes});
+  comm::finish_copies();
+}
+
+Tensor whole_parameter(zero::ShardedModel& model, size_t p, base::Placed<const float> own) {
   Tensor whole = at::zeros(model.spec().parameters[p].spec.shape);
   const auto block = model.own(p);
-  if (!block.empty())
-    std::copy(own, own + block.elements(), whole.data_ptr<float>() + block.row * block.columns);
+  if (!block.empty()) {
+    float* to = whole.data_ptr<float>() + block.row * block.columns;
+    copy_values(own, {to, base::Memory::host}, block.elements());
+  }
   return summed(whole);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/golden.hpp"
+#include "trireme/base/placed.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/model/spec.hpp"
@@ -59,7 +60,10 @@ zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec,
                              const at::Tensor& score = {});
 
 size_t parameter_index(const model::ModelSpec& spec, const std::string& name);
+// Copies values of a model's state, wherever they are.
+void copy_values(base::Placed<const float> from, base::Placed<float> to, int64_t count);
 // A whole parameter from the shards `own` of all ranks. Collective.
-at::Tensor whole_parameter(zero::ShardedModel& model, size_t parameter, const float* own);
+at::Tensor whole_parameter(zero::ShardedModel& model, size_t parameter,
+                           base::Placed<const float> own);
 
 }  // namespace trireme::test

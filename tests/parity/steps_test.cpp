@@ -89,7 +89,7 @@ class Training {
   // A whole parameter; every replica has the same rows.
   Tensor parameter(const std::string& name) {
     const size_t p = parameter_index(model_.spec(), name);
-    return whole_parameter(model_, p, model_.master(p).host()).div(run_.shard_groups);
+    return whole_parameter(model_, p, model_.master(p)).div(run_.shard_groups);
   }
 
   std::vector<double> losses, norms, rates;

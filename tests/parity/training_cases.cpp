@@ -55,7 +55,7 @@ void check_gradients(const GoldenCase& c) {
     expect_matches(c, "mean_logprob", forward_backward(model, ActionRows(c), 1));
     for (const auto& name : c.words("parameters")) {
       const size_t p = parameter_index(model.spec(), name);
-      expect_matches(c, "grad/" + name, whole_parameter(model, p, model.gradient(p).host()));
+      expect_matches(c, "grad/" + name, whole_parameter(model, p, model.gradient(p)));
     }
     expect_matches(c, "grad_norm", model.step({}).grad_norm);
   }
@@ -82,7 +82,7 @@ void check_adamw_steps(const GoldenCase& c) {
     expect_matches(c, "final_loss", forward_backward(model, rows, -1));
     for (const auto& name : c.words("parameters")) {
       const size_t p = parameter_index(model.spec(), name);
-      expect_matches(c, "param/" + name, whole_parameter(model, p, model.master(p).host()));
+      expect_matches(c, "param/" + name, whole_parameter(model, p, model.master(p)));
     }
   }
 }

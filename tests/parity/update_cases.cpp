@@ -161,9 +161,9 @@ class CaseTrainer {
   void take_over(CaseTrainer& other) {
     for (size_t p = 0; p < model_.spec().parameters.size(); ++p) {
       const int64_t count = model_.own(p).elements();
-      std::copy_n(other.model_.master(p).host(), count, model_.master(p).host());
-      std::copy_n(other.model_.moment1(p).host(), count, model_.moment1(p).host());
-      std::copy_n(other.model_.moment2(p).host(), count, model_.moment2(p).host());
+      copy_values(other.model_.master(p), model_.master(p), count);
+      copy_values(other.model_.moment1(p), model_.moment1(p), count);
+      copy_values(other.model_.moment2(p), model_.moment2(p), count);
     }
     model_.set_steps(other.model_.steps());
     model_.refresh();
@@ -254,7 +254,7 @@ void check_ppo_update(const GoldenCase& c) {
   for (const auto& name : c.words("parameters")) {
     const size_t p = parameter_index(trainer->model().spec(), name);
     expect_matches(c, "param/" + name,
-                   whole_parameter(trainer->model(), p, trainer->model().master(p).host()));
+                   whole_parameter(trainer->model(), p, trainer->model().master(p)));
   }
 }
 
