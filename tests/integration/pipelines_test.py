@@ -340,6 +340,7 @@ class Tutorial(ProgramTest):
 
     def test_the_command_of_the_readme(self):
         """Valid on as many ranks as it starts, and on others, without a warning; the deck is refused as long as nobody says what the reward is."""
+        shutil.copy(ROOT / "inputs" / "plugins" / "reward.py", self.folder / "my_reward.py")  # the dry run asks it
         command, ranks = self.readme_command()
         command += ["data.max_len=256", "rollout.max_new_tokens=128"]  # the model here is a tiny one
         for number in (ranks, 1, 16):
