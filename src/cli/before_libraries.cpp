@@ -1,5 +1,5 @@
-// What is done before any library has begun. `trireme --version`: LibTorch registers its operators
-// when it is loaded, which takes 0.2 s. And a working folder that was removed: oneMKL ends the
+// Runs before any library is initialised. Answers `trireme --version`, since LibTorch takes 0.2 s
+// to register its operators, and leaves a working folder that was removed, since oneMKL ends the
 // process there when it is loaded. Functions of .preinit_array run when everything is linked and
 // nothing is initialised: no C++ library, no stdio.
 #include <unistd.h>

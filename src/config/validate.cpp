@@ -39,7 +39,7 @@ class Checks {
   Checks(const Options& options, Command command, const ValidateInputs& inputs)
       : o_(options), command_(command), inputs_(inputs) {}
 
-  // What the deck lacks and need not have.
+  // Sections that the deck may omit.
   std::vector<std::string> run();
 
  private:

@@ -27,8 +27,8 @@ class Record {
   std::optional<double> number(const std::string& key) const;
   std::vector<text::Message> messages(const std::string& key) const;
   bool is_list(const std::string& key) const;
-  // What the record's columns `tools`, `documents` and `chat_template_kwargs` say to a chat
-  // template: a JSON object, or "" when they say nothing.
+  // The record's columns `tools`, `documents` and `chat_template_kwargs` for the chat template: a
+  // JSON object, or "" where there are none.
   std::string variables() const;
   // The fields whose keys are not in `known`, as a JSON object.
   std::string others(const std::set<std::string>& known) const;

@@ -23,7 +23,7 @@ std::string name_of_checkpoint(const std::filesystem::path& checkpoint);
 bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints,
                             const comm::CommView& world);
 
-// What a run decided at its first start where the deck did not say.
+// Decisions of the first start where the deck leaves them open; restarts keep them.
 struct StoredStart {
   std::optional<config::DType> compute_type;  // nullopt: there is no checkpoint, or it does not say
   std::optional<std::string> date;  // of chat templates; nullopt: there is no checkpoint; "": it is

@@ -64,7 +64,7 @@ bool is_index(const std::string& name, const std::string& content) {
   return name.ends_with(".json") && content.find("\"weight_map\"") != std::string::npos;
 }
 
-// Whatever goes wrong with these files: the input or the output failed.
+// Any failure with these files is one of input or output.
 template <class Work>
 void as_io_error(const std::string& what, const Work& work) {
   try {

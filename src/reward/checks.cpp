@@ -96,7 +96,7 @@ std::string columns_of(const data::PromptRecord& record) {
   return base::join(names);
 }
 
-// What plugins get for a label that is missing is an empty text, which every answer contains.
+// Plugins get "" for a missing label, and every answer contains "".
 void warn_of_missing(const config::Options& options, const std::string& plugin,
                      const std::vector<FileRows>& files, std::vector<std::string>& warnings) {
   int64_t records = 0, missing = 0;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view minus_sign = "\xE2\x88\x92";
 
-// What is not one number comes first, so that its last part is not taken for one.
+// Texts that only contain a number come first, so that their last part is not read as one.
 std::string number_pattern() {
   const std::string sign = R"((?:(?<![\w)\].])[-+\x{2212}])?)";
   const std::string currency = R"((?:\\?\p{Sc}[ \x{a0}]?)?)";

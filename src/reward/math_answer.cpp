@@ -61,7 +61,7 @@ struct Search {
   Pattern pattern;
 };
 
-// What is searched for, in groups of falling priority: a group is asked where the ones before it
+// Patterns in groups of falling priority: a group is searched for where the groups before it
 // hold nothing that can be read. `anchored`: only texts with the word "answer" have such places.
 struct Searches {
   bool anchored;

@@ -18,7 +18,7 @@ class Expressions : public Cursor {
   Term symbol_with_power();
 
  private:
-  // What follows \sin without parentheses has no function in it.
+  // The argument of \sin without parentheses contains no function.
   enum class Functions { allowed, refused };
 
   Term factors(Functions functions);

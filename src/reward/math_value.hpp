@@ -1,4 +1,4 @@
-// What a mathematical answer says: numbers, expressions, tuples, sets, relations.
+// The value of a mathematical answer: numbers, expressions, tuples, sets, relations.
 #pragma once
 
 #include <complex>

@@ -41,7 +41,7 @@ ReadTokens Reading::read(const Request& request) const {
   }
 }
 
-// What the policy wrote, without the token that ended it.
+// The policy's tokens without the one that ended them.
 Ids Reading::without_stop_token(const Request& request) const {
   Ids ids = request.ids;
   const bool stopped = request.finish_reason == FinishReason::stop &&

@@ -174,7 +174,7 @@ class RuleSource : public Source {
     return number && number == whole_number(b);
   }
 
-  // What an answer is compared with, or why there is nothing.
+  // The label to compare with, or why there is none.
   struct Label {
     std::string text, problem;
   };

@@ -39,7 +39,7 @@ class Bpe {
   // (`byte_ids`, all 256 or none) count, else the unknown token.
   Bpe(TextMap<TokenId> characters, const std::array<TokenId, 256>& byte_ids,
       std::span<const Merge> merges);
-  // What stands for such a byte or character; without it the byte is dropped, as in HF. `fuse`: one
+  // The token for such a byte or character; without it the byte is dropped, as in HF. `fuse`: one
   // for several in a row.
   void set_unknown(TokenId id, bool fuse) {
     unknown_ = id;

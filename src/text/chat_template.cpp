@@ -53,7 +53,7 @@ jinja::Value message_value(const Message& message, bool takes_parts) {
   return jinja::Value::dict(std::move(members));
 }
 
-// What transformers puts after the turn to continue, to find its end in the rendered text.
+// The marker that transformers puts after the turn to continue, to find its end when rendered.
 constexpr std::string_view end_tag = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view end_tag_stripped = end_tag.substr(0, end_tag.size() - 1);
 

@@ -25,7 +25,7 @@ class Decoder {
   // byte-level alphabet.
   void push(std::string_view token, std::string_view bytes, DecodeState& state,
             std::string& out) const;
-  // What is left; the state is as new.
+  // Returns the rest and resets the state.
   void finish(DecodeState& state, std::string& out) const;
 
  private:

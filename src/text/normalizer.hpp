@@ -1,4 +1,4 @@
-// What `tokenizer.json` does to a text before it is cut into words.
+// The normalisers of `tokenizer.json`: they change a text before it is split into words.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ class PreTokenizer {
   void split(std::string_view text, bool at_start, Words& words) const;
 
  private:
-  // What becomes of the matches of a pattern and of what is between them.
+  // How the matches of a pattern, and the text between them, become pieces.
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   enum class Kind {
     split,        // at the matches of `pattern`

@@ -1,4 +1,4 @@
-// What chat templates see beside the messages: which names there may be, and whose value counts.
+// Variables of chat templates beside the messages: allowed names, and whose value counts.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>

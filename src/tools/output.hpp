@@ -1,6 +1,6 @@
-// What a tool writes: a file or a folder of a model. It is written beside its final name and
-// renamed when complete, so that what has the final name is whole. Nothing that is there already is
-// written over without --force, and a tool's own input never. One process at a time writes an
+// The output of a tool, a file or a model folder. It is written under another name and renamed when
+// complete, so a file of the final name is complete. An existing output is replaced only with
+// --force, and a tool's own input never. One process at a time writes an
 // output: a second one throws UserError(locked), on file systems that have locks.
 #pragma once
 
@@ -34,7 +34,7 @@ void check_output_folder(const std::filesystem::path& output, const InputPaths& 
 // Lines are flushed as they come. "-", pipes and devices take them as they are.
 class OutputFile {
  public:
-  // What to do with lines that a run which did not come to its end has left.
+  // What to do with the lines of an earlier, unfinished run.
   enum class Leftover : uint8_t { dropped, kept };
   // check_output_file() comes before. Throws UserError(locked), also when another process has
   // finished the output meanwhile.

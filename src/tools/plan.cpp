@@ -138,7 +138,7 @@ ExitCode print_plan(const plan::Job& job, const plan::CutActor& cut) {
   return ExitCode::configuration;
 }
 
-// What a run chooses before its ledger is complete; `settled`: the job's options.
+// The options that a run settles before its ledger is complete.
 ExitCode print_kept_and_plan(plan::Job& job, config::Options& settled, const plan::CutActor& cut) {
   if (settled.train.keep_memory) {
     const int64_t layers = job.models.actor.shape.layers;
@@ -151,7 +151,7 @@ ExitCode print_kept_and_plan(plan::Job& job, config::Options& settled, const pla
   return print_plan(job, cut);
 }
 
-// What sft, rm and dpo train on looks alike in a deck.
+// The data of sft, rm and dpo look alike in a deck.
 config::Command pipeline_of(const config::Options& options, const std::string& word,
                             std::vector<std::string>& assumed) {
   if (!word.empty()) return config::choice_of<config::Command>(word).value();

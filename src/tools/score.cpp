@@ -172,7 +172,7 @@ class ScoreTool {
       request.response = text::content_text(*input.answer);
       request.answer_fields = input.answer->extra;
     }
-    // What stands as it is given gets no end token.
+    // A text without an answer gets no end token.
     request.finish_reason = input.answer ? input.finish_reason : FinishReason::length;
     return request;
   }

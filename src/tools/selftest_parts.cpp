@@ -97,7 +97,7 @@ at::Tensor share_of_loss(const model::PackedBatch& batch, const at::Tensor& hidd
   return loss;
 }
 
-// What rounding makes of four steps: on CPUs 4e-7 in fp32 and 0.03 in bf16.
+// Rounding errors of four steps: on CPUs 4e-7 in fp32 and 0.03 in bf16.
 double tolerance(config::DType type) { return type == config::DType::f32 ? 1e-4 : 6e-2; }
 
 at::Tensor state_at(float* values, int64_t elements, at::Device device) {

@@ -12,7 +12,7 @@
 
 namespace trireme::tools::selftest {
 
-// What a part found: "" or what is wrong, the same on every rank, and a figure.
+// Result of a part: "" or the problem, the same on every rank, and a figure.
 struct Finding {
   std::string problem;
   double figure = 0;

@@ -10,7 +10,7 @@
 
 namespace trireme::base {
 
-// What the reader expects.
+// The kind of file that the reader expects.
 enum class Expected : uint8_t { json_lines, json, weights };
 
 // As many of the first bytes as tell all kinds.

@@ -53,7 +53,7 @@ struct Samples {
   // Per sequence, later columns [B] or empty
   std::vector<float> reward;
   std::vector<std::vector<float>> reward_parts;  // [parts][B]
-  // What reward sources say beside a reward, by "source/name" [B]: NaN where an answer had none.
+  // Metrics of reward sources, by "source/name" [B]: NaN where an answer had none.
   std::map<std::string, std::vector<float>> reward_metrics;
   // Per token, later columns [T] or empty; aligned with ids, valid where action_mask is 1
   std::vector<float> ref_log_probs;

@@ -1,4 +1,4 @@
-// What a deck says, as plain structs: one per section, the initialiser of a member is the default
+// A deck as plain structs: one per section, the initialiser of a member is the default
 // of its key, and the member's path in `Options` is the key's dotted name (`actor.adam.lr` is
 // Options::actor.adam.lr). The meaning of each key stands once, in the key table
 // (src/config/keys_*.cpp, see key_table.hpp and docs/user/deck_keys.md); here only what C++ code
@@ -366,7 +366,7 @@ struct TraceOptions {
   bool operator==(const TraceOptions&) const = default;
 };
 
-// What `trireme plan` takes for models that are not here; no run reads it.
+// Shapes of models that `trireme plan` has no files of; no run reads them.
 struct PlanOptions {
   std::string model, reward_model;  // a config.json or its folder; empty: not known
   bool operator==(const PlanOptions&) const = default;

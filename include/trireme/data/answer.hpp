@@ -4,7 +4,7 @@
 //
 // An answer that came to its end has one end token: after a plain prompt the tokenizer's
 // eos_token, in a chat the last end token (Tokenizer::eos_ids) that the chat template writes.
-// What a template writes after it (a newline) is never generated, and not read. An answer that was
+// Text that a template writes after it (a newline) is never generated, nor read. An answer that was
 // cut at a length limit has no end token.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace trireme::data {
 
-// What is worth saying of records that are used.
+// Remarks on records that are used.
 enum class Remark : uint8_t {
   special_tokens,   // a text begins or ends with the tokenizer's special tokens
   continued,        // a prompt ends in a turn of the assistant, which answers continue

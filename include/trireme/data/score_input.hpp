@@ -13,7 +13,7 @@
 
 namespace trireme::data {
 
-// What a language model reads of it.
+// The tokens that a language model reads.
 struct ScoredTokens {
   std::vector<text::TokenId> ids;
   int64_t first = 1;       // the first token whose log-prob is asked for

@@ -42,10 +42,10 @@ CriticPath critic_path(const config::Options& options);
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
-// What exports of a run keep of the folder that the trained model, or the critic, starts from, with
-// the run's tokenizer: read at the start by rank 0, which writes it at the end; null on the other
-// ranks, and where the deck wants no export. Says in the log what is not copied. Collective over
-// world. Throws UserError(io_error) on all ranks.
+// The files that exports of a run keep of the folder that the trained model, or the critic, starts
+// from, with the run's tokenizer: read at the start by rank 0, which writes it at the end; null on
+// the other ranks, and where the deck wants no export. Says in the log what is not copied.
+// Collective over world. Throws UserError(io_error) on all ranks.
 std::shared_ptr<const model::KeptFiles> files_for_exports(const config::Options& options,
                                                           const comm::CommView& world);
 std::shared_ptr<const model::KeptFiles> critic_files_for_exports(const config::Options& options,

@@ -36,7 +36,7 @@ std::vector<TypeSeconds> probe_products();
 // `rows`: sequences of a step; many are probed by some of them.
 std::vector<TypeSeconds> probe_decoding(int64_t rows);
 
-// What a rank does of the probes.
+// A rank's part in the probes.
 struct ProbeRoles {
   bool trainer = false, generator = false;
 };

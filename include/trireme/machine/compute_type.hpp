@@ -28,7 +28,7 @@ struct ComputeDevice {
 };
 ComputeDevice compute_device(at::Device device);
 
-// What "auto" is decided by where every rank multiplies bf16 natively.
+// The measurements that decide "auto" where every rank multiplies bf16 natively.
 struct ComputeProbes {
   plan::ComputeWork work;
   std::vector<ComputeProbe> ranks;

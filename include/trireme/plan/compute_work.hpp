@@ -1,5 +1,5 @@
-// What the processors of a run on CPUs multiply and read in an iteration, by the deck's lengths:
-// what the choice between bf16 and fp32 is weighed by (machine/compute_type.hpp).
+// The work of an iteration on CPUs by the deck's lengths: operations of products, bytes of decode
+// steps. Weighs the choice between bf16 and fp32 (machine/compute_type.hpp).
 #pragma once
 
 #include <cstdint>

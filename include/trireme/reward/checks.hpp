@@ -1,4 +1,4 @@
-// What a run will ask of its reward sources, looked at before it starts and in --dry-run.
+// Checks of reward sources against the data, before a run starts and in --dry-run.
 #pragma once
 
 #include <span>

@@ -39,7 +39,7 @@ struct Request {
 };
 // The request in words, for messages: "the prompt of data.jsonl:7", or its number.
 std::string described(const Request& request);
-// What a request takes from its prompt; add_label() only what label_problem() reads.
+// The fields that a request takes from its prompt; add_label(): those that label_problem() reads.
 Request request_for(const data::PromptSet& prompts, int64_t row);
 void add_label(const data::PromptSet& prompts, int64_t row, Request& request);
 

@@ -37,7 +37,7 @@ std::string content_text(const Message& message);
 // or inside the last turn, which is to be continued (HF: continue_final_message).
 enum class GenerationPrompt { without, with, continued };
 
-// What a template sees beside messages and special tokens.
+// The variables of a template beside messages and special tokens.
 struct TemplateInputs {
   std::string variables;  // JSON object (tools, documents, enable_thinking, ...); "": none
   std::string date;       // YYYY-MM-DD, of strftime_now; "": the function is not defined

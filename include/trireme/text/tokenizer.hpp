@@ -140,7 +140,7 @@ class StreamingDecoder {
   explicit StreamingDecoder(Tokenizer tokenizer, Skip skip = Skip::special);
   // The text that became certain with this token; may be empty.
   std::string push(TokenId id);
-  // What is left. The decoder starts anew.
+  // Returns the rest and resets the decoder.
   std::string finish();
 
  private:
