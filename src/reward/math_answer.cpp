@@ -37,14 +37,16 @@ std::string latex_pattern() {
 // Groups: an expression; or integer, decimals (twice), decimals alone, integer alone, percent sign.
 constexpr size_t groups_of_number = 7;
 std::string number_pattern() {
-  return R"((?:(?:^|\s|=)(?:\*\*)?[$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿]?(?<!\d)(?:)"
+  return R"((?:(?:^|\s|=)(?:\*\*)?[$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯)"
+         R"(₰₱₲₳₴₵₶₷₸₺₻₼₾₿]?(?<!\d)(?:)"
          R"((-?[1-9]\d{0,2}(?:[ ,]\d{3})+)(\.\d+)?|(-?\d+)([.,]\d+)|(\.\d+)|(-?\d+)))"
          R"((\s*(?:%|[Pp]ercent|\s*[Pp]ercentage|\s*[Pp]ct))?))";
 }
 
 // An operator is within reach of the first digit: a long run of numbers is not searched from each.
 std::string expression_pattern() {
-  return R"((?:(?:^|\s|=)(?:\*\*)?(-?\(?-?\d(?=[\d.\s]{0,200}[+\-*×/^()÷])[\d.\s+\-*×/^()÷]*[+\-*×/^()÷][\d.\s+\-*×/^()÷]+\)?))"
+  return R"((?:(?:^|\s|=)(?:\*\*)?(-?\(?-?\d(?=[\d.\s]{0,200}[+\-*×/^()÷]))"
+         R"([\d.\s+\-*×/^()÷]*[+\-*×/^()÷][\d.\s+\-*×/^()÷]+\)?))"
          R"((?:\*\*)?(?:\.|,|:|\s|\)|\$|$)))";
 }
 

@@ -129,10 +129,12 @@ std::string boxed_content(std::string_view text, Boxes boxes) {
 // ---- commands of layout, synonyms ----
 
 std::string without_sizes(std::string text) {
-  static const Pattern left = Pattern::built_in(
-      R"(\\m?left(\\\{|\{|\\\||\||\[|\(|\\rbracl|\\lgroup|\\lbrace|\\lbrack|\\vert|\\lvert|\\lceil|\\lfloor|\\langle|\\llcorner|\\ulcorner))");
-  static const Pattern right = Pattern::built_in(
-      R"(\\m?right(\\\}|\}|\\\||\||\]|\)|\\rbrack|\\rgroup|\\rbrace|\\vert|\\rvert|\\rceil|\\rfloor|\\rangle|\\lrcorner|\\urcorner))");
+  static const Pattern left =
+      Pattern::built_in(R"(\\m?left(\\\{|\{|\\\||\||\[|\(|\\rbracl|\\lgroup|\\lbrace|\\lbrack|)"
+                        R"(\\vert|\\lvert|\\lceil|\\lfloor|\\langle|\\llcorner|\\ulcorner))");
+  static const Pattern right =
+      Pattern::built_in(R"(\\m?right(\\\}|\}|\\\||\||\]|\)|\\rbrack|\\rgroup|\\rbrace|)"
+                        R"(\\vert|\\rvert|\\rceil|\\rfloor|\\rangle|\\lrcorner|\\urcorner))");
   const auto bracket = [](const Pattern::Groups& groups) { return std::string(groups[1]); };
   return replaced(replaced(text, left, bracket), right, bracket);
 }

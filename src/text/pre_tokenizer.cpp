@@ -31,8 +31,8 @@ std::string word(const Json& json, const char* key, const std::string& where) {
 
 constexpr const char* punctuation = R"([\p{P}$+<=>^`|~])";
 // Rust's \w, which knows more than PCRE2's: marks, letter numbers, joiners.
-constexpr const char* words_and_others =
-    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]+|[^\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\s]+)";
+constexpr const char* words_and_others = R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]+|)"
+                                         R"([^\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\s]+)";
 
 }  // namespace
 
