@@ -221,7 +221,7 @@ std::string digest_of(const text::Tokenizer& tokenizer) {
   const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
   for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-    all.add(tokenizer.id_to_token(id).value_or(""));
+    all.add(tokenizer.token_bytes(id));
     all.add(tokenizer.is_special(id) ? "special" : "");
   }
   for (const text::TokenId id : tokenizer.eos_ids()) all.add(std::to_string(id));

@@ -142,6 +142,11 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, Skip skip) const {
   return out;
 }
 
+std::string_view Tokenizer::token_bytes(TokenId id) const {
+  const Vocabulary& vocabulary = impl_->model.vocabulary;
+  return vocabulary.has(id) ? std::string_view(vocabulary.bytes(id)) : std::string_view();
+}
+
 std::optional<std::string> Tokenizer::id_to_token(TokenId id) const {
   const Vocabulary& vocabulary = impl_->model.vocabulary;
   return vocabulary.has(id) ? std::optional(vocabulary.token(id)) : std::nullopt;

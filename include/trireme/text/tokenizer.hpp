@@ -77,6 +77,9 @@ class Tokenizer {
   void decode_next(TokenId id, Skip skip, DecodeState& state, std::string& out) const;
   void decode_end(DecodeState& state, std::string& out) const;
 
+  // A token as checkpoints know it: its bytes in the byte-level alphabet, or its text where it has
+  // none. Empty outside the vocabulary.
+  std::string_view token_bytes(TokenId id) const;
   // The token as it stands in the file; nullopt outside the vocabulary.
   std::optional<std::string> id_to_token(TokenId id) const;
   std::optional<TokenId> token_to_id(std::string_view token) const;
