@@ -26,8 +26,7 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
 // Decisions of the first start where the deck leaves them open; restarts keep them.
 struct StoredStart {
   std::optional<config::DType> compute_type;  // nullopt: there is no checkpoint, or it does not say
-  std::optional<std::string> date;  // of chat templates; nullopt: there is no checkpoint; "": it is
-                                    // from before there was a date
+  std::string date;  // of chat templates; "": there is no checkpoint, or it does not say
 };
 // That of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to. Collective over
 // world.

@@ -31,10 +31,10 @@ const config::Options& same_on_all_ranks(const config::Options& deck, const comm
   return deck;
 }
 
-// The deck's date, else the one with which the run began, else today at rank 0. Collective.
-void settle_date(std::string& date, const std::optional<std::string>& stored,
-                 const comm::CommView& world) {
-  if (date.empty()) date = world.broadcast(stored.value_or(text::today()), 0);
+// The deck's date, else the one with which the run began, else today at rank 0: checkpoints of
+// older programs have none. Collective.
+void settle_date(std::string& date, const std::string& stored, const comm::CommView& world) {
+  if (date.empty()) date = world.broadcast(stored.empty() ? text::today() : stored, 0);
 }
 
 std::vector<job::RankPlace> shared_places(const config::Options& options,
