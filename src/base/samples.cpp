@@ -208,13 +208,17 @@ constexpr uint64_t without_reward_metrics = 0x32304c504d415354ull;  // "TSAMPL02
 
 }  // namespace
 
+// Without metrics in the older form: digests of data sets in checkpoints are digests of this.
 std::string Samples::to_bytes() const {
   base::WireWriter writer;
-  writer.put(magic);
+  writer.put(reward_metrics.empty() ? without_reward_metrics : magic);
   for_each_column([&](const auto& column) { writer.put(this->*column.values); });
-  const std::vector<std::pair<std::string, std::vector<float>>> named(reward_metrics.begin(),
-                                                                      reward_metrics.end());
-  return writer.put(reward_parts).put(named).take();
+  writer.put(reward_parts);
+  if (!reward_metrics.empty()) {
+    writer.put(std::vector<std::pair<std::string, std::vector<float>>>(reward_metrics.begin(),
+                                                                       reward_metrics.end()));
+  }
+  return writer.take();
 }
 
 Samples Samples::from_bytes(std::string_view bytes) {
@@ -232,6 +236,7 @@ Samples Samples::from_bytes(std::string_view bytes) {
                ExitCode::bad_data, "samples: the names of reward_metrics are not in order");
       out.reward_metrics.emplace_hint(out.reward_metrics.end(), name, std::move(values));
     }
+    VALIDATE(!out.reward_metrics.empty(), ExitCode::bad_data, "samples: no reward_metrics");
   }
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {

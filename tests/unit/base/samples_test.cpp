@@ -64,16 +64,18 @@ TEST(Samples, ASequenceWithoutAMetricHasNaN) {
   EXPECT_TRUE(all.unscored().reward_metrics.empty());
 }
 
-// Rollouts in checkpoints of earlier versions.
-TEST(Samples, BytesWithoutMetricsAreRead) {
+// As in checkpoints of earlier versions, whose digests of data sets are those of these bytes.
+TEST(Samples, BytesWithoutMetricsAreThoseOfEarlierVersions) {
   Samples samples = some(3);
+  ASSERT_FALSE(samples.reward_metrics.empty());
+  EXPECT_EQ(samples.to_bytes().substr(0, 8), "TSAMPL03");
   samples.reward_metrics.clear();
   std::string bytes = samples.to_bytes();
-  bytes.resize(bytes.size() - sizeof(uint64_t));  // the number of metrics
-  ASSERT_EQ(bytes.substr(0, 8), "TSAMPL03");
-  bytes[7] = '2';
+  EXPECT_EQ(bytes.substr(0, 8), "TSAMPL02");
   EXPECT_EQ(Samples::from_bytes(bytes), samples);
   EXPECT_THROW(Samples::from_bytes(bytes + std::string(8, '\0')), UserError);
+  bytes[7] = '3';
+  EXPECT_THROW(Samples::from_bytes(bytes + std::string(8, '\0')), UserError) << "two forms of one";
 }
 
 TEST(Samples, MalformedBytesAreRefused) {

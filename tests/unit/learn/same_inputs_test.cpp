@@ -10,6 +10,10 @@
 #include <fstream>
 #include <string>
 
+#include "support/source_folder.hpp"
+#include "support/world.hpp"
+#include "trireme/learn/datasets.hpp"
+
 namespace trireme::learn {
 namespace {
 
@@ -73,6 +77,23 @@ TEST(DigestOfModel, OfLargeFilesTheHeaderBothEndsAndPieces) {
   std::string lie = bytes;  // a length that the file cannot have
   std::memset(lie.data(), 0x7f, sizeof(uint64_t));
   EXPECT_EQ(files.digest(lie), files.digest(lie));
+}
+
+// What the program of 4979d5a6 wrote into a checkpoint of inputs/tutorial/tiny-sft.toml: a start of
+// a newer one must not take the same files for others.
+TEST(Inputs, DigestsAreThoseOfOlderCheckpoints) {
+  const auto tutorial = test::source_folder() / "inputs" / "tutorial";
+  config::Options options;
+  options.model.shape = (tutorial / "tiny-model").string();
+  options.model.tokenizer = (tutorial / "tokenizer").string();
+  options.data.dataset = {(tutorial / "data" / "tiny-sft.jsonl").string()};
+  options.data.max_len = 32;
+  const auto tokenizer = load_tokenizer(options);
+  const auto rows =
+      load_training(options, options.data.dataset, config::Command::sft, tokenizer, test::world());
+  EXPECT_EQ(digest_of(tokenizer), "c4f17a97f4f89a76");
+  EXPECT_EQ(digest_of(config::load_model_shape(options.model.shape)), "2bfe223f33e262f8");
+  EXPECT_EQ(digest_of(rows), "0fdf347dffe88c6f");
 }
 
 }  // namespace
