@@ -32,8 +32,9 @@ std::string with_plain_line_ends(const std::string& text) {
 }
 
 OrderedJson other_fields(const Message& message) {
-  return message.extra.empty() ? OrderedJson::object()
-                               : parse_record(message.extra, {"a message's other fields", 1});
+  return message.extra.empty()
+             ? OrderedJson::object()
+             : parse_record(message.extra, {"a message's other fields", 1}, Numbers::exact);
 }
 
 jinja::Value message_value(const Message& message, bool takes_parts) {
@@ -115,7 +116,8 @@ bool is_content(const jinja::Expression& e, const std::set<std::string>& names) 
 bool loops_over_content(const jinja::Body& body, std::set<std::string>& names) {
   using Kind = jinja::Statement::Kind;
   for (const jinja::Statement& statement : body) {
-    if (statement.kind == Kind::assign && statement.names.size() == 1 && statement.condition &&
+    if (statement.kind == Kind::assign && statement.names.size() == 1 &&
+        statement.attribute.empty() && statement.condition &&
         is_content(*statement.condition, names))
       names.insert(statement.names[0]);
     if (statement.kind == Kind::macro) {  // as templates name a parameter that takes it
@@ -132,7 +134,8 @@ bool loops_over_content(const jinja::Body& body, std::set<std::string>& names) {
 
 void define_variables(jinja::Renderer& renderer, const std::string& json) {
   if (json.empty()) return;
-  const OrderedJson variables = parse_record(json, {"variables of the chat template", 1});
+  const OrderedJson variables =
+      parse_record(json, {"variables of the chat template", 1}, Numbers::exact);
   for (const auto& [name, value] : variables.items())
     renderer.define(name, jinja::Value::from_json(value));
 }
@@ -192,6 +195,9 @@ std::string ChatTemplate::render(std::span<const Message> messages, GenerationPr
   renderer.define("raise_exception", jinja::Builtin::raise_exception);
   renderer.define("namespace", jinja::Builtin::make_namespace);
   renderer.define("range", jinja::Builtin::range);
+  renderer.define("dict", jinja::Builtin::make_dict);
+  renderer.define("joiner", jinja::Builtin::make_joiner);
+  renderer.define("cycler", jinja::Builtin::make_cycler);
   std::string rendered = renderer.run(program_->body);
   return continued ? cut_at_end_tag(std::move(rendered), last) : rendered;
 }

@@ -38,6 +38,11 @@ class TokenCursor {
   }
   bool is_symbol(std::string_view text) const { return is(Kind::symbol, text); }
   bool is_word(std::string_view text) const { return is(Kind::name, text); }
+  // Whether the token `ahead` places further is that one.
+  bool next_is(size_t ahead, Kind kind, std::string_view text) const {
+    const size_t index = next_ + ahead;
+    return index < tokens_.size() && tokens_[index].kind == kind && tokens_[index].text == text;
+  }
   bool take_symbol(std::string_view text) {
     if (!is_symbol(text)) return false;
     ++next_;

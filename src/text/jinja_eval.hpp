@@ -1,82 +1,79 @@
 // Runs a parsed template.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "text/jinja_meter.hpp"
+#include "text/jinja_call.hpp"
 #include "text/jinja_syntax.hpp"
 
 namespace trireme::text::jinja {
 
-// Arguments of a filter, a method or a function, with their names in the text for messages.
-struct Arguments {
-  Place place;
-  std::string callee;
-  std::vector<Value> positional;
-  std::map<std::string, Value> keywords;
-
-  [[noreturn]] void fail(const std::string& problem) const { place.fail(callee + ": " + problem); }
-  void expect_count(size_t least, size_t most) const;
-  void expect_keywords(std::initializer_list<std::string_view> known) const;
-  const std::string& text(size_t index) const;
-  int64_t integer(size_t index) const;
+// Names that are visible in a part of the template, and those around it.
+struct Environment {
+  std::map<std::string, Value, std::less<>> names = {};
+  Environment* outer = nullptr;
+  bool captured = false;  // a macro was defined in it, or further in
 };
 
-Value apply_filter(const Value& value, const Arguments& arguments);
-bool apply_test(const std::string& test, const Value& value);
-// Filters and methods of jinja_filters.cpp; nullopt for other names.
-std::optional<Value> apply_more_filters(const std::string& name, const Value& value,
-                                        const Arguments& arguments);
-std::optional<Value> call_more_methods(const std::string& text, const std::string& method,
-                                       const Arguments& arguments);
-// Python's str() of a value; fails for lists and mappings.
-std::string text_of(const Arguments& arguments, const Value& value);
-Value call_method(const Value& object, const std::string& method, const Arguments& arguments);
-bool has_method(const Value& object, const std::string& method);
-// Whether `object.name` is a method or a forbidden attribute of Python's, so that a key of that
-// name is only found by ['name'].
-bool hides_key(const Value& object, const std::string& name);
-Value call_builtin(Builtin builtin, const Arguments& arguments);
-// Python's datetime(date).strftime(format).
-std::string strftime_of(const Arguments& arguments, const std::string& date);
-Value apply_binary(const Place& place, const Expression& expression, const Value& left,
-                   const Value& right);
-// object[key]; Undefined when there is no such item.
-Value subscript(const Place& place, const Value& object, const Value& key);
-// object[from:to:step]; bounds that are None are left out.
-Value slice(const Place& place, const Value& object, const Value& from, const Value& to,
-            const Value& step);
-// What a loop runs over: items, keys or characters.
-List iterate(const Place& place, const Value& value);
-// The first place of `part` in `text` from `from` on, npos without one; linear in their lengths,
-// which std::string::find is not.
-size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
+// What changes while it is used.
+struct Object {
+  enum class Kind { loop, joiner, cycler };
+  Kind kind = Kind::loop;
+  List items = {};                       // of the loop, of the cycler; the separator of the joiner
+  size_t index = 0;                      // the round of the loop
+  bool begun = false;                    // joiner: a text has come before
+  int depth = 1;                         // of recursion
+  List changed = {};                     // what loop.changed was called with last
+  const Statement* statement = nullptr;  // of a recursive loop, which may be called
+  Environment* around = nullptr;
+};
+// object.name of a loop or a cycler.
+Value object_attribute(const Object& object, std::string_view name);
+bool has_object_method(const Object& object, std::string_view name);
+Value call_object_method(Object& object, const std::string& method, const Arguments& arguments);
 
 class Renderer {
  public:
   // `date` is what strftime_now formats; "": the function is not defined.
   explicit Renderer(const Source& source, std::string date = "");
-  void define(const std::string& name, Value value) { scopes_[0][name] = std::move(value); }
+  void define(const std::string& name, Value value) { globals_.names[name] = std::move(value); }
   std::string run(const Body& body);
 
  private:
   enum class Flow { next, leave_loop, next_round };
-  using Scope = std::map<std::string, Value>;
+  // A new environment, within `outer`, while it lives. Those that macros see are kept.
+  class Scope {
+   public:
+    Scope(Renderer& renderer, Environment* outer);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Renderer& renderer_;
+    Environment* before_;
+    std::unique_ptr<Environment> own_;
+  };
 
   Flow execute(const Body& body);
   Flow execute(const Statement& statement);
   Flow loop(const Statement& statement);
-  void bind(const Statement& statement, const Value& item, Scope& scope);
-  List loop_items(const Statement& statement);
+  Flow loop_over(const Statement& statement, const Value& iterated, int depth);
+  void bind(const Statement& statement, const Value& item);
+  List loop_items(const Statement& statement, const Value& iterated);
   void assign(const Statement& statement);
-  void unpack(const Statement& statement);
+  void set_attribute(const Statement& statement, Value value);
+  void with(const Statement& statement);
+  void call_block(const Statement& statement);
+  Value through_filters(const Statement& statement, std::string text);
+  Value define_macro(const Statement& statement);
+  void bind_parameters(const Statement& macro, Arguments& arguments);
+  Value call_macro(const Macro& macro, Arguments arguments);
+  Value call_object(const Value& object, const Arguments& arguments);
   std::string rendered(const Body& body);  // instead of into the output
-  Value call_macro(const Macro& macro, const Arguments& arguments);
-  void bind_parameters(const Statement& macro, const Arguments& arguments);
   void emit(size_t at, const std::string& text);
   Place place(size_t at) { return {meter_, at}; }
 
@@ -85,10 +82,15 @@ class Renderer {
   Value evaluate_or_none(const ExpressionPtr& expression) {
     return expression ? evaluate(*expression) : Value(None{});
   }
-  Value lookup(const Expression& expression) const;
+  Value lookup(std::string_view name) const;
   Value attribute(const Expression& expression);
+  Value mapping(const Expression& expression);
+  Value sequence(const Expression& expression);
   Value binary(const Expression& expression);
+  Value comparison(const Expression& expression);
+  Value signed_number(const Expression& expression);
   Value call(const Expression& expression);
+  Value call_function(const Expression& expression, const Value& function, Arguments arguments);
   Arguments arguments(const Expression& expression, std::string callee);
 
   // Macros may call themselves: what is evaluated within each other is bounded.
@@ -104,7 +106,10 @@ class Renderer {
   };
 
   Meter meter_;
-  std::vector<Scope> scopes_;
+  Environment globals_;
+  Environment* current_ = &globals_;
+  std::vector<std::unique_ptr<Environment>> kept_;
+  const Value* piped_ = nullptr;  // what the filters of a block work on
   std::string date_;
   int depth_ = 0;
   std::string out_;

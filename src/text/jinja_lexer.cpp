@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 
 #include "text/jinja_syntax.hpp"
@@ -26,6 +28,10 @@ class Lexer {
       take_text(tag);
       if (tag == text_.size()) break;
       const char kind = text_[tag + 1];
+      if (const size_t inside = kind == '%' ? after_word(tag + 2, "raw") : npos; inside != npos) {
+        take_raw(tag, inside);
+        continue;
+      }
       at_ = tag + 2;
       if (at_ < text_.size() && (text_[at_] == '-' || text_[at_] == '+')) ++at_;
       if (kind == '#') {
@@ -39,6 +45,38 @@ class Lexer {
   }
 
  private:
+  static constexpr size_t npos = std::string_view::npos;
+
+  // Where the tag `{% word %}`, whose inside starts at `at`, ends; npos when it is another tag.
+  // `sign` becomes that of its end.
+  size_t after_word(size_t at, std::string_view word, char* sign = nullptr) const {
+    if (at < text_.size() && (text_[at] == '-' || text_[at] == '+')) ++at;
+    at += leading_space(text_.substr(std::min(at, text_.size())), is_python_space);
+    if (!text_.substr(std::min(at, text_.size())).starts_with(word)) return npos;
+    at += word.size();
+    at += leading_space(text_.substr(at), is_python_space);
+    const bool signed_end = at < text_.size() && (text_[at] == '-' || (sign && text_[at] == '+'));
+    if (sign != nullptr) *sign = signed_end ? text_[at] : '\0';
+    if (signed_end) ++at;
+    return text_.substr(std::min(at, text_.size())).starts_with("%}") ? at + 2 : npos;
+  }
+
+  // {% raw %} ... {% endraw %}: text, whatever it looks like. The newline after {% raw %} stays.
+  void take_raw(size_t tag, size_t inside) {
+    at_ = inside;
+    if (text_[inside - 3] == '-') at_ += leading_space(text_.substr(at_), is_python_space);
+    line_starting_ = at_ > inside && text_[at_ - 1] == '\n';
+    for (size_t end = text_.find("{%", at_); end != npos; end = text_.find("{%", end + 1)) {
+      char sign = '\0';
+      const size_t after = after_word(end + 2, "endraw", &sign);
+      if (after == npos) continue;
+      take_text(end);
+      at_ = after;
+      return after_tag(sign, true);
+    }
+    source_.fail(tag, "the template ends, expected {% endraw %}");
+  }
+
   size_t next_tag() const {
     for (size_t i = at_; i + 1 < text_.size(); ++i) {
       if (text_[i] == '{' && (text_[i + 1] == '{' || text_[i + 1] == '%' || text_[i + 1] == '#'))
@@ -135,18 +173,49 @@ class Lexer {
     tokens_.push_back({kind, std::string(text_.substr(start, at_ - start)), start});
   }
 
+  // Digits of a base, with single underscores between them, which are dropped.
+  void take_digits(std::string& out, bool (*is_one)(char)) {
+    while (at_ < text_.size() && is_one(text_[at_])) {
+      out += text_[at_++];
+      if (at_ + 1 < text_.size() && text_[at_] == '_' && is_one(text_[at_ + 1])) ++at_;
+    }
+  }
+
   void take_number() {
     const size_t start = at_;
-    const auto digits = [&] {
-      while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
-    };
-    digits();
-    if (at_ + 1 >= text_.size() || text_[at_] != '.' || !is_digit(text_[at_ + 1]))
-      return push(Token::Kind::integer, start);
-    ++at_;
-    digits();
-    push(Token::Kind::number, start);
+    std::string digits;
+    const auto next_is_digit = [&](size_t at) { return at < text_.size() && is_digit(text_[at]); };
+    const char kind = at_ + 2 < text_.size() && text_[at_] == '0' ? text_[at_ + 1] : '\0';
+    const bool based = std::string_view("xXoObB").find(kind) != npos && kind != '\0' &&
+                       std::isxdigit(static_cast<unsigned char>(text_[at_ + 2])) != 0;
+    if (based) {
+      digits = text_.substr(at_, 2);
+      at_ += 2;
+      take_digits(digits, [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+      tokens_.push_back({Token::Kind::integer, std::move(digits), start});
+      return;
+    }
+    take_digits(digits, is_digit);
+    bool whole = true;
+    if (at_ < text_.size() && text_[at_] == '.' && next_is_digit(at_ + 1) && !after_dot(start)) {
+      whole = false;
+      digits += text_[at_++];
+      take_digits(digits, is_digit);
+    }
+    const bool exponent = at_ < text_.size() && (text_[at_] == 'e' || text_[at_] == 'E');
+    const size_t sign =
+        exponent && at_ + 1 < text_.size() && (text_[at_ + 1] == '-' || text_[at_ + 1] == '+') ? 1
+                                                                                               : 0;
+    if (exponent && next_is_digit(at_ + 1 + sign)) {
+      whole = false;
+      digits += text_.substr(at_, 1 + sign);
+      at_ += 1 + sign;
+      take_digits(digits, is_digit);
+    }
+    tokens_.push_back(
+        {whole ? Token::Kind::integer : Token::Kind::number, std::move(digits), start});
   }
+  bool after_dot(size_t at) const { return at > 0 && text_[at - 1] == '.'; }
 
   void take_string(char quote) {
     const size_t start = at_++;
@@ -164,30 +233,40 @@ class Lexer {
     tokens_.push_back({Token::Kind::string, std::move(value), start});
   }
 
+  // Those of Python; a backslash before anything else stays.
   void escape(size_t start, std::string& value) {
     if (at_ >= text_.size()) source_.fail(start, "a text that does not end");
     const char c = text_[at_++];
+    constexpr std::string_view plain = "ntrabfv\\'\"";
+    constexpr std::string_view meant = "\n\t\r\a\b\f\v\\'\"";
+    if (const size_t at = plain.find(c); at != npos) {
+      value += meant[at];
+      return;
+    }
     switch (c) {
-      case 'n': value += '\n'; return;
-      case 't': value += '\t'; return;
-      case 'r': value += '\r'; return;
-      case '\\':
-      case '\'':
-      case '"': value += c; return;
+      case '\n': return;
       case 'x': return append_utf8(value, hexadecimal(2));
       case 'u': return append_utf8(value, hexadecimal(4));
-      default:
-        source_.fail(at_ - 2, base::text("the escape \\", c,
-                                         ", which is not known (known: n t r \\ ' \" x u)"));
+      case 'U': return append_utf8(value, hexadecimal(8));
+      case 'N': source_.fail(at_ - 2, "the escape \\N, which is not known");
+      default: break;
     }
+    if (c < '0' || c > '7') {
+      (value += '\\') += c;
+      return;
+    }
+    char32_t octal = static_cast<char32_t>(c - '0');
+    for (int i = 0; i < 2 && at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '7'; ++i)
+      octal = octal * 8 + static_cast<char32_t>(text_[at_++] - '0');
+    append_utf8(value, octal);
   }
 
   char32_t hexadecimal(size_t digits) {
     unsigned value = 0;
     const std::string_view text = text_.substr(at_, digits);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-    if (error != std::errc() || end != text.data() + digits || surrogate)
+    const bool none = (value >= 0xD800 && value <= 0xDFFF) || value > 0x10FFFF;
+    if (error != std::errc() || end != text.data() + digits || none)
       source_.fail(at_, "an escape without its hexadecimal digits");
     at_ += digits;
     return value;

@@ -47,6 +47,7 @@ struct Expression {
   enum class Kind {
     literal,      // value
     list,         // parts
+    tuple,        // parts
     dict,         // parts: key, value, key, value, ...
     name,         // text
     attribute,    // parts[0] . text
@@ -54,10 +55,12 @@ struct Expression {
     slice,        // parts[0] [ parts[1] : parts[2] : parts[3] ], any of the last three may be null
     call,         // parts[0] ( parts[1..], keywords )
     filter,       // parts[0] | text ( parts[1..], keywords )
-    test,         // parts[0] is text
+    test,         // parts[0] is text ( parts[1..], keywords )
     negate,       // - parts[0]
+    plus,         // + parts[0]
     logical_not,  // not parts[0]
     binary,       // parts[0] text parts[1]
+    comparison,   // parts[0] operations[0] parts[1] operations[1] parts[2] ...
     conditional   // parts[0] if parts[1] else parts[2] (may be null)
   };
   Kind kind = Kind::literal;
@@ -66,6 +69,7 @@ struct Expression {
   Value value;
   std::vector<ExpressionPtr> parts;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
+  std::vector<std::string> operations;
   int height = 1;  // 1 + that of the highest part
 };
 
@@ -78,9 +82,12 @@ struct Statement {
     output,    // condition
     branches,  // if / elif / else: one Branch each
     loop,      // for names in condition if filter: branches[0]; else: branches[1]
-    assign,    // set names[0] = condition, or names[0].names[1]; without condition: branches[0]
-    unpack,    // set names = condition
-    macro,     // names[0](names[1..]): branches[0]; the last parameters have `defaults`
+    assign,    // set names = condition, or names[0].attribute; without condition: branches[0],
+               // through the filters of `filter`
+    with,      // names[i] = values[i]: branches[0]
+    filter,    // branches[0], through the filters of `filter`
+    macro,     // names[0](names[1..]): branches[0]; the last parameters have `values` as defaults
+    call,      // condition is a call, which gets branches[0] as the macro `caller`
     break_loop,
     continue_loop
   };
@@ -89,9 +96,14 @@ struct Statement {
   size_t at = 0;
   std::string text;
   std::vector<std::string> names;
+  std::string attribute;  // of a namespace
+  bool several = false;   // names are unpacked, even one
+  bool recursive = false;
+  // Names that a macro's body uses without being parameters: it takes more arguments then.
+  bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
   ExpressionPtr condition;
-  ExpressionPtr filter;
-  std::vector<ExpressionPtr> defaults;
+  ExpressionPtr filter;  // of a loop: its condition
+  std::vector<ExpressionPtr> values;
   std::vector<Branch> branches;
 };
 struct Statement::Branch {
@@ -99,8 +111,6 @@ struct Statement::Branch {
   Body body;
 };
 
-// Whether `x is name` is known.
-bool is_test(std::string_view name);
 // Throws UserError(bad_data) with the position of the first construct that is not known.
 Body parse(const Source& source);
 

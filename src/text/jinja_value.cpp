@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
+#include <cstdlib>
 
 #include "text/jinja_meter.hpp"
 #include "trireme/base/error.hpp"
@@ -14,112 +12,6 @@ namespace trireme::text::jinja {
 
 namespace {
 
-// A float as json.dumps writes it: shortest digits that read back, exponent form below 1e-4 and
-// from 1e16 on.
-std::string float_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  const double size = std::abs(value);
-  const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
-  std::array<char, 64> buffer{};
-  const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
-  const auto [end, error] =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, format);
-  std::string out(buffer.data(), end);
-  if (plain && out.find('.') == std::string::npos) out += ".0";
-  return out;
-}
-
-void quote(const std::string& text, std::string& out) {
-  out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          std::array<char, 8> buffer{};
-          std::snprintf(buffer.data(), buffer.size(), "\\u%04x", static_cast<unsigned>(c));
-          out += buffer.data();
-        } else {
-          out += c;
-        }
-    }
-  }
-  out += '"';
-}
-
-class JsonWriter {
- public:
-  JsonWriter(int indent, const Place& place, std::string& problem)
-      : indent_(indent), place_(place), problem_(problem) {}
-
-  void write(const Value& value, int depth) {
-    place_.charge();
-    place_.check_length(out_.size());
-    if (value.is_none()) {
-      out_ += "null";
-    } else if (value.is_bool()) {
-      out_ += value.integer() != 0 ? "true" : "false";
-    } else if (value.is_int()) {
-      out_ += std::to_string(value.integer());
-    } else if (value.is_float()) {
-      out_ += float_text(value.number());
-    } else if (value.is_string()) {
-      put(value.string());
-    } else if (value.is_list()) {
-      const auto item = [&](const Value& entry) { write(entry, depth + 1); };
-      sequence('[', ']', value.items(), depth, item);
-    } else if (value.is_dict()) {
-      sequence('{', '}', value.dict().members, depth, [&](const auto& member) {
-        put(member.first);
-        out_ += ": ";
-        write(member.second, depth + 1);
-      });
-    } else {
-      problem_ = value.type_name() + " has no JSON form";
-    }
-  }
-  size_t size() const { return out_.size(); }
-  std::string take() { return std::move(out_); }
-
- private:
-  void put(const std::string& text) {
-    place_.charge_text(text.size());
-    quote(text, out_);
-  }
-  template <class Entries, class Write>
-  void sequence(char open, char close, const Entries& entries, int depth,
-                const Write& write_entry) {
-    out_ += open;
-    bool first = true;
-    for (const auto& entry : entries) {
-      if (!first) out_ += indent_ < 0 ? ", " : ",";
-      first = false;
-      new_line(depth + 1);
-      write_entry(entry);
-    }
-    if (!first) new_line(depth);
-    out_ += close;
-  }
-  void new_line(int depth) {
-    if (indent_ < 0) return;
-    const size_t blanks = static_cast<size_t>(indent_) * static_cast<size_t>(depth);
-    place_.charge_text(blanks);
-    out_ += "\n" + std::string(blanks, ' ');
-  }
-
-  int indent_;
-  const Place& place_;
-  std::string& problem_;
-  std::string out_;
-};
-
 void widen(Extent& extent, const Value& part) {
   const Extent inner = part.extent();
   extent.depth = std::max(extent.depth, inner.depth + 1);
@@ -128,10 +20,10 @@ void widen(Extent& extent, const Value& part) {
 
 }  // namespace
 
-Value Value::list(List items) {
+Value Value::list(List items, Form form) {
   Extent extent{1, false};
   for (const Value& item : items) widen(extent, item);
-  return Value(std::make_shared<const Array>(Array{std::move(items), extent}));
+  return Value(std::make_shared<const Array>(Array{std::move(items), extent, form}));
 }
 
 Value Value::dict(Members members) {
@@ -145,19 +37,29 @@ Value Value::make_namespace(Members members) {
 }
 
 Extent Value::extent() const {
-  if (is_list()) return std::get<std::shared_ptr<const Array>>(data_)->extent;
+  if (is_list()) return array().extent;
+  if (is_object()) return {1, true};
   return is_dict() ? dict().extent : Extent{};
 }
+
+namespace {
+
+// A number that JSON holds by its digits, as Python reads it.
+Value from_digits(const std::string& digits) {
+  if (digits.find_first_of(".eE") == std::string::npos) return BigInteger{digits};
+  return std::strtod(digits.c_str(), nullptr);
+}
+
+}  // namespace
 
 Value Value::from_json(const OrderedJson& json) {
   switch (json.type()) {
     case OrderedJson::value_t::boolean: return json.get<bool>();
     case OrderedJson::value_t::number_integer: return json.get<int64_t>();
     case OrderedJson::value_t::number_unsigned:
-      VALIDATE(json.get<uint64_t>() <= INT64_MAX, ExitCode::bad_data, "a field of a message holds ",
-               json.get<uint64_t>(),
-               " (a number beyond 64 bits, which chat templates cannot print): give it as a text");
+      if (json.get<uint64_t>() > INT64_MAX) return BigInteger{std::to_string(json.get<uint64_t>())};
       return json.get<int64_t>();
+    case OrderedJson::value_t::binary: return from_digits(dump(json));
     case OrderedJson::value_t::number_float: return json.get<double>();
     case OrderedJson::value_t::string: return json.get<std::string>();
     case OrderedJson::value_t::array: {
@@ -186,9 +88,9 @@ bool Value::truth() const {
   if (is_bool() || is_int()) return integer() != 0;
   if (is_float()) return number() != 0;
   if (is_string()) return !string().empty();
-  if (is_list()) return !items().empty();
+  if (is_list()) return form() == Form::generator || !items().empty();
   if (is_dict()) return dict().assignable || !dict().members.empty();
-  return is_builtin() || is_macro();
+  return !is_undefined() && !is_none();
 }
 
 std::string Value::type_name() const {
@@ -200,58 +102,77 @@ std::string Value::type_name() const {
   if (is_int()) return "int";
   if (is_float()) return "float";
   if (is_string()) return "str";
-  if (is_list()) return "list";
-  if (is_dict()) return "dict";
+  if (is_big()) return "int";
+  if (is_list()) {
+    static constexpr std::array names{"list",      "tuple",       "tuple",      "range",
+                                      "dict_keys", "dict_values", "dict_items", "generator"};
+    return names[static_cast<size_t>(form())];
+  }
+  if (is_dict()) return dict().assignable ? "Namespace" : "dict";
+  if (is_object()) return "object";
   return "function";
 }
+
+void set_member(Members& members, const std::string& key, Value value) {
+  const auto found = std::ranges::find(members, key, &Members::value_type::first);
+  if (found != members.end()) {
+    found->second = std::move(value);
+  } else {
+    members.emplace_back(key, std::move(value));
+  }
+}
+
+bool same(const Value& a, const Value& b) {
+  if (a.is_list() && b.is_list()) return &a.array() == &b.array();
+  if (a.is_dict() && b.is_dict()) return &a.dict() == &b.dict();
+  if (a.is_object() && b.is_object()) return &a.object() == &b.object();
+  if (a.is_undefined() || b.is_undefined()) return false;
+  if (a.is_string() && b.is_string()) return a.string() == b.string();
+  if (a.is_number() && b.is_number())
+    return a.type_name() == b.type_name() && a.number() == b.number();
+  return a.is_none() && b.is_none();
+}
+
+namespace {
+
+bool equal_members(const Members& a, const Dict& b, const Value& other, const Place& place) {
+  if (a.size() != b.members.size()) return false;
+  return std::ranges::all_of(a, [&](const auto& member) {
+    place.charge_search(b.members.size());
+    const Value* found = other.find(member.first);
+    return found != nullptr && equal(member.second, *found, place);
+  });
+}
+
+}  // namespace
 
 bool equal(const Value& a, const Value& b, const Place& place) {
   place.charge();
   if (a.is_number() && b.is_number()) {
     return a.is_float() || b.is_float() ? a.number() == b.number() : a.integer() == b.integer();
   }
-  if (a.data_.index() != b.data_.index()) return false;
-  if (a.is_string()) {
+  if (a.is_string() && b.is_string()) {
     if (a.string().size() != b.string().size()) return false;
     place.charge_text(a.string().size());
     return a.string() == b.string();
   }
+  if (a.data_.index() != b.data_.index()) return false;
   if (a.is_list()) {
-    return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+    if (same(a, b)) return true;
+    const bool comparable = (a.form() == b.form() || (a.is_tuple() && b.is_tuple())) &&
+                            a.form() != Form::values && a.form() != Form::generator;
+    return comparable &&
+           std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
                       [&place](const Value& x, const Value& y) { return equal(x, y, place); });
   }
   if (a.is_dict()) {
-    if (a.dict().members.size() != b.dict().members.size()) return false;
-    for (const auto& [key, value] : a.dict().members) {
-      place.charge_search(b.dict().members.size());
-      const Value* other = b.find(key);
-      if (other == nullptr || !equal(value, *other, place)) return false;
-    }
-    return true;
+    if (a.dict().assignable || b.dict().assignable) return same(a, b);
+    return equal_members(a.dict().members, b.dict(), b, place);
   }
   if (a.is_macro()) return a.macro().statement == b.macro().statement;
+  if (a.is_big()) return a.digits() == b.digits();
+  if (a.is_object()) return same(a, b);
   return !a.is_builtin() || a.builtin() == b.builtin();
-}
-
-std::string to_json(const Value& value, int indent, const Place& place, std::string& problem) {
-  JsonWriter writer(indent, place, problem);
-  writer.write(value, 0);
-  place.check_length(writer.size());
-  return writer.take();
-}
-
-std::string to_text(const Value& value, std::string& problem) {
-  if (value.is_string()) return value.string();
-  if (value.is_undefined()) return "";
-  if (value.is_none()) return "None";
-  if (value.is_bool()) return value.integer() != 0 ? "True" : "False";
-  if (value.is_int()) return std::to_string(value.integer());
-  if (value.is_float() && std::isnan(value.number())) return "nan";
-  if (value.is_float() && std::isinf(value.number()))
-    return value.number() > 0 ? "inf" : "-inf";  // JSON has other words for them
-  if (value.is_float()) return float_text(value.number());
-  problem = "the text form of a " + value.type_name() + " is not known (use tojson or join)";
-  return "";
 }
 
 std::u32string code_points(std::string_view text) {

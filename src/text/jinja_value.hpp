@@ -24,28 +24,40 @@ struct Undefined {
   static Undefined of(std::string_view name) { return {std::string(name.substr(0, 100))}; }
 };
 struct None {};
+// An integer beyond 64 bits, canonical: it is printed and compared, not computed with.
+struct BigInteger {
+  std::string digits;
+};
 enum class Builtin {
   raise_exception,
   make_namespace,
+  make_dict,
+  make_joiner,
+  make_cycler,
   range,
   strftime_now,
-  method
-};                 // method: `text.strip` without a call
-struct Statement;  // jinja_syntax.hpp
-// A macro of the template: it sees the scopes that were open where it stands.
+  method  // `text.strip` without a call
+};
+struct Statement;    // jinja_syntax.hpp
+struct Environment;  // jinja_eval.hpp
+// A macro of the template: it sees the names that are visible where it was defined.
 struct Macro {
   const Statement* statement;
-  size_t scopes;
+  Environment* defined_in;
 };
 // What bounds the work on a value.
 struct Extent {
-  int depth = 0;  // lists and mappings in one another, itself among them; of a namespace 1,
-                  // whatever it holds
-  bool has_namespace = false;  // is a namespace or has one in it
+  int depth = 0;  // lists and mappings in one another, itself among them; of a namespace or object
+                  // 1, whatever it holds
+  bool has_namespace = false;  // is a namespace or an object, or has one in it
 };
+// What Python has in place of a list: it decides how the items are printed, compared and indexed.
+enum class Form { list, tuple, group, range, keys, values, items, generator };
 struct Array {
   List items;
   Extent extent;
+  Form form = Form::list;
+  mutable size_t taken = 0;  // of a generator: what was read from it is gone
 };
 // A mapping; `assignable` for namespace(), whose attributes templates may set. Namespaces do not
 // hold namespaces: so there are no cycles, and no value is deeper than two extents and the
@@ -55,13 +67,19 @@ struct Dict {
   bool assignable = false;
   Extent extent;
 };
-struct Place;  // jinja_meter.hpp
+struct Object;  // loop, joiner, cycler: jinja_eval.hpp
+struct Place;   // jinja_meter.hpp
 
 class Value {
  public:
   using Text = std::shared_ptr<const std::string>;
+  // A text that needs no HTML escapes any more: + and `escape` know it.
+  struct Markup {
+    Text text;
+  };
   using Data = std::variant<Undefined, None, bool, int64_t, double, Text,
-                            std::shared_ptr<const Array>, std::shared_ptr<Dict>, Builtin, Macro>;
+                            std::shared_ptr<const Array>, std::shared_ptr<Dict>, Builtin, Macro,
+                            BigInteger, Markup, std::shared_ptr<Object>>;
   Value() = default;
   Value(std::string text)
       : data_(std::make_shared<const std::string>(std::move(text))) {
@@ -71,8 +89,13 @@ class Value {
   requires(!std::is_same_v<std::remove_cvref_t<T>, Value> && !std::is_convertible_v<T, std::string>)
       Value(T&& data)
       : data_(std::forward<T>(data)) {}  // NOLINT
-  static Value list(List items);
+  static Value list(List items, Form form = Form::list);
+  static Value tuple(List items) { return list(std::move(items), Form::tuple); }
+  static Value generator(List items) { return list(std::move(items), Form::generator); }
   static Value dict(Members members);
+  static Value markup(std::string text) {
+    return Markup{std::make_shared<const std::string>(std::move(text))};
+  }
   // The caller sees to it that no member has a namespace.
   static Value make_namespace(Members members);
   static Value from_json(const OrderedJson& json);
@@ -81,19 +104,33 @@ class Value {
   bool is_none() const { return std::holds_alternative<None>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_int() const { return std::holds_alternative<int64_t>(data_); }
+  bool is_big() const { return std::holds_alternative<BigInteger>(data_); }
   bool is_float() const { return std::holds_alternative<double>(data_); }
   bool is_number() const { return is_bool() || is_int() || is_float(); }
-  bool is_string() const { return std::holds_alternative<Text>(data_); }
+  bool is_string() const { return std::holds_alternative<Text>(data_) || is_markup(); }
+  bool is_markup() const { return std::holds_alternative<Markup>(data_); }
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const Array>>(data_); }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<Dict>>(data_); }
+  bool is_mapping() const { return is_dict() && !dict().assignable; }
   bool is_builtin() const { return std::holds_alternative<Builtin>(data_); }
   bool is_macro() const { return std::holds_alternative<Macro>(data_); }
+  bool is_object() const { return std::holds_alternative<std::shared_ptr<Object>>(data_); }
+  // A list, a tuple or a range: what has a length and items by their places.
+  bool is_indexed() const { return is_list() && form() <= Form::range; }
+  bool is_tuple() const { return is_list() && (form() == Form::tuple || form() == Form::group); }
 
-  const std::string& string() const { return *std::get<Text>(data_); }
-  const List& items() const { return std::get<std::shared_ptr<const Array>>(data_)->items; }
+  const std::string& string() const {
+    return is_markup() ? *std::get<Markup>(data_).text : *std::get<Text>(data_);
+  }
+  // All items, those that were read from a generator too.
+  const List& items() const { return array().items; }
+  const Array& array() const { return *std::get<std::shared_ptr<const Array>>(data_); }
+  Form form() const { return array().form; }
   Dict& dict() const { return *std::get<std::shared_ptr<Dict>>(data_); }
+  Object& object() const { return *std::get<std::shared_ptr<Object>>(data_); }
   Builtin builtin() const { return std::get<Builtin>(data_); }
   Macro macro() const { return std::get<Macro>(data_); }
+  const std::string& digits() const { return std::get<BigInteger>(data_).digits; }
   const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
   // True and False count as 1 and 0, as in Python. The value is an integer or a bool.
   int64_t integer() const {
@@ -118,12 +155,27 @@ class Value {
 // Python's a == b. Charged, as a list that holds one list many times is short to write down and
 // long to go through.
 bool equal(const Value& a, const Value& b, const Place& place);
-// Python's json.dumps(value, ensure_ascii=False, indent=indent); indent < 0 = on one line.
-// `problem` is set, and the text is of no use, when a part has no JSON form. Charged as well.
-std::string to_json(const Value& value, int indent, const Place& place, std::string& problem);
-// Python's str() of a value; `problem` is set for lists and mappings, which templates should not
-// print.
-std::string to_text(const Value& value, std::string& problem);
+// Whether both are the same object, as far as that can be told of values that are shared.
+bool same(const Value& a, const Value& b);
+// As Python, a key that is set again keeps its place.
+void set_member(Members& members, const std::string& key, Value value);
+
+// Arguments of json.dumps.
+struct JsonStyle {
+  std::string indent;  // of a level
+  bool lines = false;  // an entry a line
+  std::string item_separator = ", ", key_separator = ": ";
+  bool ascii = false, sorted = false;
+};
+// Python's json.dumps(value). `problem` is set, and the text is of no use, when a part has no JSON
+// form. Charged as well.
+std::string to_json(const Value& value, const JsonStyle& style, const Place& place,
+                    std::string& problem);
+// Python's str() of a value, for lists and mappings the text that Python prints. Charged. Fails for
+// what has no text of its own, as functions and generators.
+std::string to_text(const Value& value, const Place& place);
+// Python's repr().
+std::string to_repr(const Value& value, const Place& place);
 // Code points of a text, as Python indexes it.
 std::u32string code_points(std::string_view text);
 std::string from_code_points(std::u32string_view text);

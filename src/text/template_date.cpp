@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "text/jinja_eval.hpp"
+#include "text/jinja_call.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/text/chat_template.hpp"
 
@@ -63,8 +63,8 @@ std::string today() {
 }
 
 std::string jinja::strftime_of(const Arguments& arguments, const std::string& date) {
-  arguments.expect_count(1, 1);
-  arguments.expect_keywords({});
+  if (arguments.positional.size() != 1) arguments.fail("takes one format");
+  arguments.expect_no_keywords();
   const std::string& format = arguments.text(0);
   arguments.place.charge_text(format.size());
   const auto day = parse_date(date);

@@ -427,6 +427,10 @@ TEMPLATE_INPUTS = [b'It is \n{"format": "%Y-%m-%d %-d %f%z %A %%", "tools": [{"n
 PAIRS = [json.loads(line) for line in (pathlib.Path(__file__).resolve().parents[1] / "gold/answers/answers.jsonl").read_text().splitlines()]
 RULES = [f"{pair['answer']}\0{pair['label']}".encode() for pair in PAIRS] + [b"-$1,234.50", b"12:30", b"1.5.2", b"1 234e5", b"1.234.567", b"-.5e-3"]
 
+GOLD = pathlib.Path(__file__).resolve().parents[1] / "unit/text/gold"
+CHAT = CHAT + [json.loads(line)["template"].encode() for name in ("templates.jsonl", "chats.jsonl") for line in (GOLD / name).read_text().splitlines()
+               if "template" in json.loads(line)]
+
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
     "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "labels": LABELS, "plugin_answers": ANSWERS, "answers": RULES,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

@@ -1,9 +1,6 @@
 // Chat templates: the model's own Jinja text, by a small interpreter.
 //
-// Known: for (with else, inline if, unpacking), if, set (also of namespace attributes), break,
-// continue, generation; literals, + - * / // % ~, comparison, in, and, or, not, inline if,
-// indexing, slices, attributes; loop.*; tests, filters and methods listed in docs/user;
-// raise_exception, namespace, range, strftime_now. Anything else is refused with its name and its
+// docs/user/chat_templates.md lists what it knows. Anything else is refused with its name and its
 // line and column when the template is read. Rendering settings are HF's: trim_blocks and
 // lstrip_blocks on, no escaping. `strftime_now` gives midnight of a date that the caller names, not
 // the clock's: a prompt must not depend on the moment in which a job runs.

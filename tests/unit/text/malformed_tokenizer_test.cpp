@@ -243,14 +243,14 @@ TEST_F(MalformedTokenizer, SideFiles) {
 
 TEST_F(MalformedTokenizer, ATemplateThatIsNotKnownMattersOnlyToConversations) {
   folder_.write("tokenizer.json", good_.dump());
-  folder_.write("tokenizer_config.json", json({{"chat_template", "{% call f() %}"}}).dump());
+  folder_.write("tokenizer_config.json", json({{"chat_template", "{% block f %}"}}).dump());
   const Tokenizer tokenizer = Tokenizer::load(folder_.path());
   EXPECT_FALSE(tokenizer.encode("text").empty());
   EXPECT_FALSE(tokenizer.has_chat_template());
   const std::vector<Message> messages{{"user", "hi", ""}};
   const auto message = test::error_of(
       ExitCode::bad_data, [&] { tokenizer.render_chat(messages, GenerationPrompt::with); });
-  EXPECT_NE(message.find("the block 'call' is not known"), std::string::npos);
+  EXPECT_NE(message.find("the block 'block' is not known"), std::string::npos);
   std::filesystem::remove(folder_.path() / "tokenizer_config.json");
   const Tokenizer without = Tokenizer::load(folder_.path());
   const auto none = test::error_of(ExitCode::bad_data,

@@ -218,12 +218,10 @@ def render(template, messages, add_generation_prompt):
         return None
 
 
-templates = ["{{ " + line + " }}" for line in EXPRESSIONS.strip().splitlines()] + BLOCKS
-for template, messages in itertools.product(templates, CONVERSATIONS):
-    for prompt in ([True, False] if "add_generation_prompt" in template else [True]):
-        text = render(template, messages, prompt)
-        # Printing a list or mapping gives Python's repr, which no chat template wants; the interpreter refuses it.
-        if template == "{{ messages[0] }}":
-            text = None
-        json.dump({"template": template, "messages": messages, "add_generation_prompt": prompt, "text": text}, sys.stdout)
-        print()
+if __name__ == "__main__":
+    templates = ["{{ " + line + " }}" for line in EXPRESSIONS.strip().splitlines()] + BLOCKS
+    for template, messages in itertools.product(templates, CONVERSATIONS):
+        for prompt in ([True, False] if "add_generation_prompt" in template else [True]):
+            text = render(template, messages, prompt)
+            json.dump({"template": template, "messages": messages, "add_generation_prompt": prompt, "text": text}, sys.stdout)
+            print()
