@@ -250,4 +250,14 @@ Samples Samples::from_bytes(std::string_view bytes) {
   return out;
 }
 
+Samples without(std::span<const uint64_t> groups, const Samples& samples) {
+  if (groups.empty()) return samples;
+  Samples rest;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    if (!std::ranges::binary_search(groups, group_of(samples.id[static_cast<size_t>(i)])))
+      rest.append(samples, i);
+  }
+  return rest;
+}
+
 }  // namespace trireme

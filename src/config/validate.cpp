@@ -139,9 +139,6 @@ void Checks::general() {
     refuse_if(o_.train.deterministic, finished,
               "with train.deterministic (what is finished first depends on time): take drawn, or "
               "switch one off");
-    refuse_if(o_.algo.dynamic_filtering_enable, finished,
-              "with algo.dynamic_filtering_enable (it would choose before there are rewards): take "
-              "drawn, or switch one off");
   }
   refuse_if(o_.train.partial_rollout_kv == PartialRolloutKv::keep &&
                 (!o_.train.partial_rollout_enable || o_.train.deterministic),
@@ -202,9 +199,6 @@ void Checks::ppo_batches() {
             "rollout.over_sampling with train.async_depth = ", o_.train.async_depth,
             " (generators that are ahead write on): set train.partial_rollout_enable = true and "
             "train.partial_rollout_order = \"finished\" instead");
-  refuse_if(o_.rollout.over_sampling > 0 && o_.algo.dynamic_filtering_enable,
-            "rollout.over_sampling with algo.dynamic_filtering_enable (which draws as many prompts "
-            "as it expects to need): keep one of them");
   refuse_if(
       o_.rollout.temperature == 0,
       "rollout.temperature 0 takes the likeliest token (the policy gradient needs samples): use 1");

@@ -25,13 +25,13 @@ void read(const nlohmann::json& object, data::SamplerState& sampler) {
   object.at("taken").get_to(sampler.taken);
 }
 
-nlohmann::json to_array(const std::vector<CarriedPrompt>& carried) {
+nlohmann::json to_array(const std::vector<rollout::CarriedPrompt>& carried) {
   auto array = nlohmann::json::array();
-  for (const CarriedPrompt& one : carried) array.push_back({one.group, one.row});
+  for (const rollout::CarriedPrompt& one : carried) array.push_back({one.group, one.row});
   return array;
 }
 
-void read(const nlohmann::json& array, std::vector<CarriedPrompt>& carried) {
+void read(const nlohmann::json& array, std::vector<rollout::CarriedPrompt>& carried) {
   for (const auto& one : array)
     carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
 }

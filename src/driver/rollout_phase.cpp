@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -51,15 +52,13 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control,
       turns_(run.roles.generators.along(comm::Axis::tensor), "turns of a replica"),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
-      dispatch_(run.roles) {
+      dispatch_(run.roles),
+      groups_(rollout::policy_of(run.options, iterations)) {
   const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) &&
                     !share_a_rank(run.roles.map.reward, run.roles.map.generator);
   if (waves_ && partial_ && idle)
     wave_turns_.emplace(run.roles.rewards.all(), "turns of the reference");
-  if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
-    finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
-  }
-  if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
+  if (!groups_.choice_is_known()) news_.emplace(run.roles, limits_of(run.options), groups_);
   if (roles.scorer)
     roles.scorer->meanwhile([this] { between_micro_batches_of(run_.roles.rewards.all()); });
 }
@@ -71,42 +70,35 @@ rollout::SamplingPlan RolloutPhase::training_plan() const {
           .seed = static_cast<uint64_t>(options.run.seed)};
 }
 
-rollout::PromptBatch RolloutPhase::draw(int64_t iteration, int64_t before, int64_t count) {
-  begun_ = iteration;
-  return {.iteration = iteration,
-          .first_ordinal = before,
-          .rows = sampler_.draw(count)};  // the same on every rank, no message
-}
-
-RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch,
-                                        const data::PromptSet& prompts, int64_t n,
-                                        int64_t sequences) {
-  const auto& scorers = run_.roles.map.reward;
-  const int64_t place = place_among(scorers, run_.roles.world.rank());
-  const auto count = static_cast<int64_t>(scorers.size());
-  prompt_batch.number = ++opened_;
-  batches_.push_back({.number = prompt_batch.number,
-                      .iteration = prompt_batch.iteration,
-                      .first_ordinal = prompt_batch.first_ordinal,
-                      .n = n,
-                      .prompts = &prompts,
-                      .drawn = sequences / n,
-                      .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
-                      .samples = {},
-                      .places = prompt_batch.groups,
-                      .skipped = {}});
+RolloutPhase::Batch& RolloutPhase::open(int64_t iteration, std::vector<uint64_t> groups,
+                                        const data::PromptSet& prompts, int64_t n) {
+  Batch& batch = batches_.emplace_back(Batch{.number = ++opened_,
+                                             .iteration = iteration,
+                                             .n = n,
+                                             .prompts = &prompts,
+                                             .places = std::move(groups)});
+  if (&prompts == &prompts_) batch.open.insert(batch.places.begin(), batch.places.end());
+  batch.expected = sequences_here(batch, batch.places);
   for (Written& written : std::exchange(early_, {})) accept(std::move(written));
-  return batches_.back();
+  return batch;
 }
 
 int RolloutPhase::scorer_of(uint64_t id, const Batch& batch) const {
   const auto& scorers = run_.roles.map.reward;
   const int64_t prompt =
-      batch.places.empty()
-          ? prompt_of(id) - batch.first_ordinal
-          : std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
+      std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
   const int64_t place = prompt * batch.n + sample_of(id);
   return scorers[static_cast<size_t>(place) % scorers.size()];
+}
+
+int64_t RolloutPhase::sequences_here(const Batch& batch, std::span<const uint64_t> groups) const {
+  if (!run_.roles.reward) return 0;
+  int64_t here = 0;
+  for (const uint64_t group : groups) {
+    for (int64_t sample = 0; sample < batch.n; ++sample)
+      here += scorer_of(group << 20 | request_id(0, 0, sample), batch) == run_.roles.world.rank();
+  }
+  return here;
 }
 
 void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
@@ -128,8 +120,7 @@ void RolloutPhase::accept(Written written) {
 
 void RolloutPhase::poll() {
   while (auto written = written_.take()) accept(std::move(*written));
-  if (finished_) finished_->receive();
-  if (early_stop_) early_stop_->receive();
+  if (news_) news_->receive();
   if (roles_.scorer) roles_.scorer->poll();
   show_queues();
 }
@@ -162,20 +153,20 @@ void RolloutPhase::settle() {
 }
 
 rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
-  return {.written =
-              [this](const Samples& sequence, int64_t number) {
-                const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
-                post(sequence, batch);
-                if (batch.prompts != &prompts_) return;
-                dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
-                if (finished_) finished_->finished(group_of(sequence.id.front()));
-              },
-          .pace =
-              [this, may_leave] {
-                poll();
-                if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
-                return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
-              }};
+  rollout::RolloutHooks hooks;
+  hooks.written = [this](const Samples& sequence, int64_t number) {
+    const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
+    const bool trains = batch.prompts == &prompts_;
+    if (trains) dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
+    const Samples ready = trains && news_ ? news_->finished(sequence) : sequence;
+    for (int64_t i = 0; i < ready.size(); ++i) post(ready.select(std::vector{i}), batch);
+  };
+  hooks.pace = [this, may_leave] {
+    poll();
+    if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
+    return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
+  };
+  return hooks;
 }
 
 std::vector<size_t> RolloutPhase::hand_out(Batch& batch,
@@ -186,37 +177,36 @@ std::vector<size_t> RolloutPhase::hand_out(Batch& batch,
       [this](int64_t row) { return dispatch_.lengths().expected(row); });
   rollout::Dispatch::Share share = dispatch_.share(tasks, outstanding);
   batch.writers = std::move(share.all);
-  if (finished_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
-    for (const size_t t : share.mine) finished_->expect(tasks[t].group, tasks[t].answers);
+  if (news_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
+    for (const size_t t : share.mine) news_->expect(tasks[t].group, tasks[t].answers);
   }
   return share.mine;
 }
 
-RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch,
+RolloutPhase::Batch& RolloutPhase::begin(int64_t iteration, const std::vector<uint64_t>& groups,
+                                         const std::vector<int64_t>& rows,
                                          const data::PromptSet& prompts,
                                          const rollout::SamplingPlan& plan) {
-  Batch& batch = open(prompt_batch, prompts, plan.n, std::ssize(prompt_batch.rows) * plan.n);
-  if (!roles_.generator && !finished_) return batch;
+  Batch& batch = open(iteration, groups, prompts, plan.n);
+  if (!roles_.generator) return batch;
   std::vector<rollout::PromptTask> tasks;
-  for (size_t p = 0; p < prompt_batch.rows.size(); ++p) {
-    const int64_t row = prompt_batch.rows[p];
-    const uint64_t group = prompt_batch.group(p);
-    if (finished_) batch.groups.insert(group);
-    tasks.push_back({.group = group,
-                     .row = &prompts == &prompts_ ? row : rollout::PromptTask::other_set,
-                     .prompt = static_cast<int64_t>(prompts[row].ids.size()),
+  for (size_t p = 0; p < rows.size(); ++p) {
+    tasks.push_back({.group = groups[p],
+                     .row = &prompts == &prompts_ ? rows[p] : rollout::PromptTask::other_set,
+                     .prompt = static_cast<int64_t>(prompts[rows[p]].ids.size()),
                      .answers = plan.n});
   }
-  if (!roles_.generator) return batch;
   std::vector<size_t> mine = hand_out(batch, tasks);
-  if (!batch.places.empty())
-    std::ranges::sort(mine);  // the oldest first: what is due must not wait for a slot
-  roles_.generator->begin(prompts, prompt_batch, plan, mine);
+  // The oldest first where they may begin again: what is due must not wait for a slot.
+  if (groups_.policy().order == rollout::Order::shortest) std::ranges::sort(mine);
+  roles_.generator->begin(
+      prompts, {.number = batch.number, .iteration = iteration, .rows = rows, .groups = groups},
+      plan, mine);
   return batch;
 }
 
 void RolloutPhase::write(Batch& batch, bool may_leave) {
-  if (!roles_.generator) return;
+  if (!roles_.generator || !roles_.generator->writes(batch.number)) return;
   const bool whole = roles_.generator->finish(batch.number, hooks(may_leave && !paced_));
   trace::count("sequences_received_while_writing", batch.samples.size());
   if (whole) return;
@@ -250,30 +240,14 @@ void RolloutPhase::write_ahead() {
       hooks(false));
 }
 
-// What is written of the last of them now is learned from when the weights are train.async_depth
-// versions newer: none may begin earlier.
-void RolloutPhase::admit(int64_t iteration) {
-  const int64_t last =
-      std::min(iteration + (partial_ ? run_.options.train.async_depth : 0), iterations_);
-  begun_ = std::max(begun_, iteration - 1);
-  while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
-}
-
 void RolloutPhase::work_ahead(int64_t iteration) {
   const int64_t next = iteration + 1;
-  if (partial_ ? !paced_ : begun_ >= std::min(next, iterations_))
-    return;  // they go on where they would wait; the end of the run, or a checkpoint had it
+  if (partial_ && !paced_) return;  // they go on where they would wait
   {
     const trace::Phase phase{"rollout", next};
     if (partial_) return write_ahead();
-    if (run_.options.algo.dynamic_filtering_enable) {
-      learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
-      draw_missing(filter, next, 0);
-      filtered_ = filter.state();
-      if (batches_.empty()) return;
-    } else {
-      begin(draw(next), prompts_, training_plan());
-    }
+    draw(next);
+    if (batches_.empty()) return;  // the end of the run
     write(batches_.back());
     if (!roles_.scorer || scorers_train_) return;
   }
@@ -303,69 +277,6 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   batches_.remove_if([number = batch.number](const Batch& one) { return one.number == number; });
   if (stops) return std::nullopt;
   return samples;
-}
-
-std::optional<Samples> RolloutPhase::collect(Progress& progress,
-                                             report::IterationMetrics& metrics) {
-  const int64_t iteration = metrics.iteration;
-  take_back(iteration);
-  begin_anew();
-  if (run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
-  if (finished_) return collect_finished(metrics);
-  if (early_stop_) return collect_early(metrics);
-  const bool ahead = !batches_.empty();
-  if (!ahead || partial_) {
-    const trace::Phase phase{"rollout", iteration};
-    admit(iteration);
-    write(batches_.front());
-  }
-  std::optional<Samples> samples = finish(batches_.front());
-  if (samples && surplus_.size() > 0)
-    samples->append(
-        std::exchange(surplus_, {}));  // of a start that filtered: nothing is thrown away
-  return samples;
-}
-
-std::optional<Samples> RolloutPhase::collect_informative(Progress& progress,
-                                                         report::IterationMetrics& metrics) {
-  const int64_t iteration = metrics.iteration;
-  learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
-  while (!filter.done()) {
-    {
-      const trace::Phase phase{"rollout", iteration};
-      draw_missing(
-          filter, iteration,
-          partial_ ? std::min(run_.options.train.async_depth, iterations_ - iteration) : 0);
-      if (filter.done()) break;  // it found too little and learns from that
-      run_.context.begin("rollout", iteration, iterations_);
-      write(batches_.front());
-    }
-    const int64_t prompts = batches_.front().drawn;
-    const std::optional<Samples> drawn = finish(batches_.front());
-    if (!drawn && !batches_.empty())
-      surplus_ = filter.found(),
-      filtered_ = filter.state();  // the start behind this stop goes on from here
-    if (!drawn) return std::nullopt;
-    filter.add(*drawn, prompts);
-    begin_anew();
-  }
-  learn::GroupFilter::Result result = filter.finish(metrics);
-  filtered_ = result.next;
-  progress.skipped_prompts += result.skipped;
-  // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
-  surplus_ = learn::Exchange(run_.roles.world).spread(result.surplus, run_.roles.map.reward);
-  return std::move(result.batch);
-}
-
-void RolloutPhase::draw_missing(learn::GroupFilter& filter, int64_t iteration, int64_t ahead) {
-  for (;;) {
-    learn::DrawsUnderWay under_way{.draws = std::ssize(batches_)};
-    for (const Batch& batch : batches_) under_way.prompts += batch.drawn;
-    const int64_t count = filter.next_draw(under_way, ahead);
-    if (count == 0) return;
-    begin(draw(iteration, filter.next_ordinal(), count), prompts_, training_plan());
-    filter.begun(count);
-  }
 }
 
 learn::Rollout RolloutPhase::to_trainers(const Samples& samples, int64_t iteration) {
@@ -408,14 +319,15 @@ bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMe
   const trace::Phase phase{"evaluate", metrics.iteration};
   take_back(metrics.iteration +
             1);  // they are written beside those that are evaluated, as without a restart
-  rollout::PromptBatch batch;
-  batch.iteration = metrics.iteration;
-  batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
-  for (int64_t row = 0; row < held_out.size(); ++row) batch.rows.push_back(row);
+  std::vector<int64_t> rows(static_cast<size_t>(held_out.size()));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  std::vector<uint64_t> groups;  // apart from the training prompts of the same iteration
+  for (const int64_t row : rows)
+    groups.push_back(group_of(request_id(metrics.iteration, (int64_t{1} << 19) + row, 0)));
   const auto& options = run_.options;
   const rollout::SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature,
                                    static_cast<uint64_t>(options.run.seed)};
-  Batch& open_batch = begin(batch, held_out, plan);
+  Batch& open_batch = begin(metrics.iteration, groups, rows, held_out, plan);
   write(open_batch, true);
   const std::optional<Samples> samples = finish(open_batch);
   if (!samples) return false;

@@ -8,6 +8,7 @@
 #include <list>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -19,11 +20,10 @@
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/progress.hpp"
 #include "trireme/learn/exchange.hpp"
-#include "trireme/learn/group_filter.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/dispatch.hpp"
-#include "trireme/rollout/early_stop.hpp"
-#include "trireme/rollout/finished_groups.hpp"
+#include "trireme/rollout/group_buffer.hpp"
+#include "trireme/rollout/group_news.hpp"
 #include "trireme/rollout/turns.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/gauge.hpp"
@@ -86,41 +86,32 @@ class RolloutPhase {
     bool left = false;  // its replica has left the rollout, and writes no more
     static constexpr auto fields = std::tuple{&Written::number, &Written::samples, &Written::left};
   };
+  // Groups that are written together, or that are scored together.
   struct Batch {
     int64_t number = 0;  // of all batches since the start
     int64_t iteration = 0;
-    int64_t first_ordinal = 0;
     int64_t n = 1;  // samples of a prompt
     const data::PromptSet* prompts = nullptr;
-    int64_t drawn = 0;     // prompts
-    int64_t expected = 0;  // sequences that come to this rank
-    bool whole = true;     // no replica has left the rollout, as far as this rank has heard
+    std::vector<uint64_t> places = {};  // all its groups, ascending: the reward ranks share them
+    std::set<uint64_t> open = {};       // of these: not chosen yet (training)
+    int64_t expected = 0;               // sequences that come to this rank
+    bool whole = true;  // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
-    Samples samples = {};  // what is here
-    int64_t offered = 0;   // of them: the reference has had these, which stand in front
+    Samples samples = {};                    // that are here
+    int64_t offered = 0;                     // the first so many samples have reference log-probs
     rollout::GroupsOfReplicas writers = {};  // on generators
-    std::set<uint64_t> groups =
-        {};  // that are not learned from; where groups are taken as they are finished
-    std::vector<uint64_t> places =
-        {};  // with over-sampling: all groups, in order, by which reward ranks share them
-    std::vector<uint64_t> surplus = {};  // of them: finished, and begun again in the next iteration
-    Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a
-                           // checkpoint has it too
+    std::vector<uint64_t> surplus = {};      // groups that are whole and begin again, ascending
+    Samples skipped = {};  // left out since a plugin did not answer (reward.outage): a checkpoint
+                           // has them too
     bool complete() const { return samples.size() == expected; }
   };
 
   rollout::SamplingPlan training_plan() const;
-  // `before`: prompts that were drawn for the iteration already.
-  rollout::PromptBatch draw(int64_t iteration, int64_t before, int64_t count);
-  rollout::PromptBatch draw(int64_t iteration) {
-    return draw(iteration, 0, run_.options.rollout.batch_size);
-  }
-  // A batch of so many sequences, the same on every rank.
-  Batch& open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n,
-              int64_t sequences);
-  // Those of a checkpoint, with what is written of them.
+  // Makes a batch, the same on every rank.
+  Batch& open(int64_t iteration, std::vector<uint64_t> groups, const data::PromptSet& prompts,
+              int64_t n);
+  // The batches of a checkpoint, with what is written of them.
   void reopen(const Samples& stored, int64_t iteration);
-  void reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished);
   // The unfinished sequences of one of them, on generators, which take them on. Collective over
   // these.
   void go_on_with(Batch& batch, const Samples& unfinished);
@@ -137,11 +128,11 @@ class RolloutPhase {
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
-  // Begins the batches that may be under way in this iteration: its own, and with partial rollouts
-  // train.async_depth of the next ones.
-  void admit(int64_t iteration);
+  // Draws the prompts that this iteration wants, and begins what is drawn.
+  void draw(int64_t iteration);
   // Opens a batch, which this rank's generator takes on.
-  Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts,
+  Batch& begin(int64_t iteration, const std::vector<uint64_t>& groups,
+               const std::vector<int64_t>& rows, const data::PromptSet& prompts,
                const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
   bool go_on(bool may_write);
@@ -179,22 +170,16 @@ class RolloutPhase {
   // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run
   // stops.
   std::optional<Samples> finish(Batch& batch);
-  // Of the batches under way the groups that are finished first, as one batch; the others stay
-  // under way (train.partial_rollout_order).
-  std::optional<Samples> collect_finished(report::IterationMetrics& metrics);
-  Batch& gather(const std::vector<uint64_t>& groups, int64_t iteration);
-  // With over-sampling: writes more groups than it takes, until those with the shortest answers are
-  // there; the others begin again in the next iteration.
-  std::optional<Samples> collect_early(report::IterationMetrics& metrics);
-  // What was carried over, and what is drawn for this iteration.
-  std::vector<CarriedPrompt> prompts_to_write(int64_t iteration);
-  rollout::RolloutHooks early_hooks(Batch& batch);
+  // The groups that are scored next, as soon as they are known; generators write meanwhile.
+  rollout::GroupBuffer::Choice choose();
+  // Of the batches under way the chosen groups as one batch; the others stay under way.
+  Batch& gather(const rollout::GroupBuffer::Choice& choice, int64_t iteration);
   // Sequences of these groups of the batch that this reward rank gets.
-  int64_t sequences_here(const Batch& batch, const std::vector<uint64_t>& groups) const;
-  // With dynamic filtering: draws until enough groups of samples have something to teach.
-  std::optional<Samples> collect_informative(Progress& progress, report::IterationMetrics& metrics);
-  // Begins what is missing for this iteration's batch and for `ahead` more.
-  void draw_missing(learn::GroupFilter& filter, int64_t iteration, int64_t ahead);
+  int64_t sequences_here(const Batch& batch, std::span<const uint64_t> groups) const;
+  // Of the scored samples of these groups those that are worth learning from.
+  void keep(const Samples& samples, const std::vector<uint64_t>& groups);
+  // What the iteration learns from, as far as this rank has it; the rest of what is scored waits.
+  Samples take(Progress& progress, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
   learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders,
                          bool holds);
@@ -222,19 +207,15 @@ class RolloutPhase {
   std::list<Batch> batches_;                     // under way, in the order of their numbers
   std::vector<Written> early_;                   // of batches that are not open here yet
   int64_t opened_ = 0;                           // batches since the start
-  int64_t begun_ = 0;                            // the last iteration whose batch was drawn
   std::optional<learn::StoredSamples> pending_;  // from a checkpoint
   std::optional<Samples>
       returned_;  // this rank's part of the batch that was taken back from the trainers
   Samples
       skipped_;  // this rank's part of what the last batch left out for want of a plugin's answer
-  Samples surplus_;  // this rank's part of the scored groups that dynamic filtering keeps for the
-                     // next iteration
-  learn::FilterState filtered_;
+  Samples scored_;  // this rank's part of the scored groups that no iteration has learned from
   rollout::Dispatch dispatch_;
-  std::optional<rollout::FinishedGroups> finished_;
-  std::optional<rollout::EarlyStop> early_stop_;
-  std::vector<CarriedPrompt> carried_;
+  rollout::GroupBuffer groups_;
+  std::optional<rollout::GroupNews> news_;  // where the choice depends on what is written
   trace::Gauge under_way_{"finished sequences under way"};  // posted by this rank and not taken yet
   trace::Gauge to_score_{"sequences to score"};             // that are here
   trace::Gauge ahead_{"batches under way"};

@@ -112,12 +112,12 @@ bool RolloutPhase::score(Batch& batch) {
   }
   run_.threads.reward.use();
   try {
-    roles_.scorer->score_with_models(rollout::without(batch.surplus, batch.samples), *batch.prompts,
+    roles_.scorer->score_with_models(without(batch.surplus, batch.samples), *batch.prompts,
                                      batch.iteration);  // plugins answer meanwhile
   } catch (const learn::PassLeft&) { return false; }
   if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration))
     return false;
-  if (!batch.surplus.empty()) batch.samples = rollout::without(batch.surplus, batch.samples);
+  if (!batch.surplus.empty()) batch.samples = without(batch.surplus, batch.samples);
   std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);
   roles_.scorer->fill_in(batch.samples);

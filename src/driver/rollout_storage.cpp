@@ -23,19 +23,17 @@ StoredParts RolloutPhase::stored() {
     parts.pending = learn::to_stored(pending_->scored) + learn::to_stored(pending_->others);
     return parts;
   }
-  parts.pending = learn::to_stored(surplus_);
+  parts.pending = learn::to_stored(scored_);
   if (batches_.empty() && !returned_) return parts;
-  control_.wait("sequences on their way", [&] {
-    return poll(), written_.quiet() && (!finished_ || finished_->quiet()) &&
-                       (!early_stop_ || early_stop_->quiet());
-  });
+  control_.wait("sequences on their way",
+                [&] { return poll(), written_.quiet() && (!news_ || news_->quiet()); });
   control_.meet(
       [this] { return poll(), false; });  // others may still wait for this rank to take theirs
   Samples all;
   if (returned_) all.append(returned_->unscored());
   for (const Batch& batch : batches_) {
-    all.append(rollout::without(batch.surplus, batch.samples).unscored());
-    all.append(rollout::without(batch.surplus, batch.skipped).unscored());
+    all.append(without(batch.surplus, batch.samples).unscored());
+    all.append(without(batch.surplus, batch.skipped).unscored());
     if (roles_.generator) all.append(roles_.generator->standing(batch.number));
   }
   parts.pending += learn::to_stored(all);
@@ -43,7 +41,7 @@ StoredParts RolloutPhase::stored() {
 }
 
 bool RolloutPhase::can_take_from_trainers() const {
-  return !finished_ && !early_stop_ && !paced_ && !run_.options.algo.dynamic_filtering_enable;
+  return groups_.policy().order == rollout::Order::drawn && !groups_.policy().filters && !paced_;
 }
 
 void RolloutPhase::take_from_trainers(const Samples& samples, int64_t iteration) {
@@ -51,25 +49,20 @@ void RolloutPhase::take_from_trainers(const Samples& samples, int64_t iteration)
   for (int64_t i = 0; i < samples.size();
        ++i) {  // others are those that a start with dynamic filtering had left over
     Samples& place =
-        iteration_of(samples.id[static_cast<size_t>(i)]) == iteration ? *returned_ : surplus_;
+        iteration_of(samples.id[static_cast<size_t>(i)]) == iteration ? *returned_ : scored_;
     place.append(samples, i);
   }
 }
 
 void RolloutPhase::remember(Progress& progress) const {
-  progress.carried = carried_;
-  progress.filter = filtered_;
+  progress.carried = groups_.waiting();
+  progress.filter = groups_.filter();
 }
 
 void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
   if (progress.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
   if (progress.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
-  filtered_ = progress.filter;
-  carried_ = progress.carried;
-  VALIDATE(carried_.empty() || early_stop_, ExitCode::configuration, "the checkpoint has ",
-           carried_.size(),
-           " prompts that were drawn and are not learned from yet: start with "
-           "rollout.over_sampling, as it was saved");
+  groups_.restore(progress.carried, progress.filter);
 }
 
 void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
@@ -81,16 +74,13 @@ void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
 }
 
 void RolloutPhase::reopen(const Samples& stored, int64_t iteration_now) {
-  const bool filters = run_.options.algo.dynamic_filtering_enable;
+  const rollout::GroupPolicy& policy = groups_.policy();
   const auto first_of = [&](uint64_t id) -> uint64_t {
     // Over-sampling has one batch under way, of groups that were drawn for this iteration and for
     // earlier ones.
-    if (early_stop_) return group_of(request_id(iteration_now, 0, 0));
-    return group_of(request_id(
-        iteration_of(id),
-        filters ? prompt_of(id) / run_.options.rollout.batch_size * run_.options.rollout.batch_size
-                : 0,
-        0));
+    if (policy.order == rollout::Order::shortest) return group_of(request_id(iteration_now, 0, 0));
+    const int64_t draw = policy.filters ? prompt_of(id) / policy.wanted : 0;
+    return group_of(request_id(iteration_of(id), draw * policy.wanted, 0));
   };
   for (const rollout::StoredBatch& one :
        run_.roles.world.broadcast_value(rollout::stored_batches(stored, first_of), 0)) {
@@ -98,23 +88,12 @@ void RolloutPhase::reopen(const Samples& stored, int64_t iteration_now) {
              one.unfinished.size(),
              " sequences that are not finished: start with train.partial_rollout_enable = true, as "
              "it was saved");
-    VALIDATE(
-        one.whole() || finished_ || early_stop_, ExitCode::configuration,
-        "the checkpoint has batches of which some groups were learned from already: start with ",
-        "train.partial_rollout_order = \"finished\", or algo.dynamic_filtering_enable, as it was "
-        "saved");
-    VALIDATE(!early_stop_ || std::ssize(one.groups) <= run_.options.rollout.batch_size,
-             ExitCode::configuration, "the checkpoint has ", one.groups.size(),
-             " prompts that are to be learned from next: start without rollout.over_sampling, as "
-             "it was saved");
-    rollout::PromptBatch prompt_batch{
-        .iteration = one.iteration(), .first_ordinal = one.first_ordinal(), .rows = {}};
-    if (early_stop_) prompt_batch.groups = one.groups;
-    Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
-    batch.groups.insert(one.groups.begin(), one.groups.end());
+    Batch& batch = open(one.iteration(), one.groups, prompts_, one.n);
+    std::vector<uint64_t> unfinished;
+    for (const uint64_t id : one.unfinished.id) unfinished.push_back(group_of(id));
+    std::ranges::sort(unfinished);
+    groups_.restore_draw(batch.number, one.iteration(), one.groups, unfinished);
     if (roles_.generator) go_on_with(batch, one.unfinished);
-    if (finished_) reopen_finished(one.groups, one.unfinished);
-    begun_ = one.iteration();
     for (int64_t i = 0; i < stored.size(); ++i) {
       const auto s = static_cast<size_t>(i);
       if (first_of(stored.id[s]) != one.first ||
@@ -131,13 +110,14 @@ void RolloutPhase::take_back(int64_t iteration) {
   const auto stored = std::exchange(pending_, std::nullopt);
   if (!stored) return;
   reopen(stored->others, iteration);
-  if (finished_) {
-    // The newest of the batches that were drawn may be the first of which no group is left.
-    int64_t open = 0;
-    for (const Batch& batch : batches_) open += std::ssize(batch.groups);
-    begun_ = std::max(begun_, iteration - 1 + open / run_.options.rollout.batch_size);
-  }
-  surplus_ = learn::Exchange(run_.roles.world).spread(stored->scored, run_.roles.map.reward);
+  const comm::CommView& world = run_.roles.world;
+  scored_ = learn::Exchange(world).spread(stored->scored, run_.roles.map.reward);
+  std::vector<uint64_t> scored;
+  for (const uint64_t id : scored_.id) scored.push_back(group_of(id));
+  scored = world.all_gather<uint64_t>(scored);
+  std::ranges::sort(scored);
+  scored.erase(std::unique(scored.begin(), scored.end()), scored.end());
+  groups_.restore_scored(std::move(scored));
   if (roles_.generator) roles_.generator->arrange(dispatch_.queue());
   dispatch_.forget_writers();
 }

@@ -86,12 +86,6 @@ constexpr int64_t steps_between_messages = 16;
 
 }  // namespace
 
-uint64_t PromptBatch::group(size_t p) const {
-  return groups.empty()
-             ? group_of(request_id(iteration, first_ordinal + static_cast<int64_t>(p), 0))
-             : groups[p];
-}
-
 int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   int64_t tokens = 0;
   for (int64_t row = 0; row < prompts.size(); ++row)
@@ -197,7 +191,7 @@ void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch,
   for (const size_t p : mine) {
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
-      const uint64_t id = batch.group(p) << 20 | request_id(0, 0, sample);
+      const uint64_t id = batch.groups[p] << 20 | request_id(0, 0, sample);
       submit(prompts, row, batch.number, make_request(prompts[row], id, plan));
     }
   }
@@ -297,7 +291,10 @@ bool Generator::write_until(const std::function<bool()>& done, const RolloutHook
       pace = agree(hooks.pace(), steps);
       return pace != Pace::wait;
     });
-    if (pace == Pace::leave) return false;
+    if (pace == Pace::leave) {
+      meter_.stop();
+      return false;
+    }
     leave_longer(hooks, steps);
     step(hooks);
   }

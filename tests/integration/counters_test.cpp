@@ -329,7 +329,8 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   const auto prompts =
       learn::load_prompts(run.options, run.options.data.prompt_dataset,
                           text::Tokenizer::load(run.options.model.path), run.roles.world);
-  rollout::PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
+  rollout::PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}, .groups = {}};
+  for (const int64_t row : batch.rows) batch.groups.push_back(group_of(request_id(1, row, 0)));
   Samples samples;
   const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
   std::vector<size_t> mine;

@@ -155,6 +155,21 @@ class Filtering(ProgramTest):
                         self.assertEqual(timeless(self.metrics(run)), timeless(lines))
                         self.assertEqual(self.samples(run), self.samples(whole))
 
+    def test_with_other_orders(self):
+        """Filtering draws until enough is found, whatever is taken first: nothing is learned from twice, nothing without something to teach."""
+        orders = {"finished": [PARTIAL, "train.async_depth=2", 'train.partial_rollout_order="finished"', *APART[1]], "shortest": ["rollout.over_sampling=3", *APART[1]]}
+        for name, more in orders.items():
+            with self.subTest(order=name):
+                common = ["ppo", "ppo.toml", f"run.dir={name}", *AHEAD, *more]
+                stopped = self.run_program(*common, f'fault.at=["signal:0:actor step:7:{int(signal.SIGUSR1)}"]', ranks=3)
+                self.assertEqual(stopped.code, STOPPED, stopped.text)
+                self.succeed(*common, ranks=3)
+                learned = [group for groups in self.groups(name) for group in groups]
+                self.assertEqual([len(groups) for groups in self.groups(name)], [GROUPS] * LONG)
+                self.assertEqual(len(set(learned)), len(learned))
+                self.assertTrue(all(teaches(group) for group in learned))
+                self.assertEqual(len(self.samples(name)), len(learned) * SAMPLES)
+
     def run_until_unlocked(self, *arguments, ranks=2, env=None):
         result = self.run_program(*arguments, "run.take_over=true", ranks=ranks, env=env)
         for _ in range(60):

@@ -112,4 +112,7 @@ inline int64_t sample_of(uint64_t id) { return static_cast<int64_t>(id >> 8 & 0x
 // prompts were drawn.
 inline uint64_t group_of(uint64_t id) { return id >> 20; }
 
+// `samples` without those of these groups, which are ascending.
+Samples without(std::span<const uint64_t> groups, const Samples& samples);
+
 }  // namespace trireme

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "trireme/data/sampler.hpp"
-#include "trireme/learn/group_filter.hpp"
 #include "trireme/learn/inputs.hpp"
+#include "trireme/rollout/group_buffer.hpp"
 
 namespace trireme::driver {
 
@@ -25,13 +25,6 @@ struct TrainingState {
   int64_t critic_steps = 0;
   double kl_coefficient = 0;
   bool operator==(const TrainingState&) const = default;
-};
-
-// A prompt whose answers begin again.
-struct CarriedPrompt {
-  uint64_t group = 0;  // group_of its samples
-  int64_t row = 0;
-  bool operator==(const CarriedPrompt&) const = default;
 };
 
 // `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout,
@@ -52,12 +45,12 @@ struct Progress {
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
-  learn::FilterState filter;
+  rollout::FilterState filter;
   int64_t pending_bytes = 0;  // of rollouts for the next iterations (train.async_depth, a surplus
                               // of dynamic filtering, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   int64_t dispatch_bytes = 0;    // of what generators remember: lengths of answers, who writes what
-  std::vector<CarriedPrompt>
+  std::vector<rollout::CarriedPrompt>
       carried;  // drawn and not learned from yet (rollout.over_sampling); ascending
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset

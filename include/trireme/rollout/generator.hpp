@@ -18,6 +18,7 @@
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/machine/threads.hpp"
+#include "trireme/rollout/group_buffer.hpp"
 #include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/gauge.hpp"
@@ -28,12 +29,8 @@ namespace trireme::rollout {
 struct PromptBatch {
   int64_t number = 0;  // of all batches of the run
   int64_t iteration = 0;
-  int64_t first_ordinal =
-      0;  // of prompt 0 within the iteration (dynamic filtering draws several times)
-  std::vector<int64_t> rows;  // of the prompt set
-  std::vector<uint64_t> groups =
-      {};  // of each prompt; empty: those that follow from iteration and first ordinal
-  uint64_t group(size_t p) const;
+  std::vector<int64_t> rows;     // of the prompt set
+  std::vector<uint64_t> groups;  // of each prompt, ascending
 };
 
 // How a rollout samples; training and evaluation differ.
@@ -46,8 +43,6 @@ struct SamplingPlan {
 // What a generator does next: another token of each sequence, wait until others have taken what it
 // has written, or leave the rollout.
 enum class Pace : int32_t { go, wait, leave };
-
-constexpr int64_t any_length = std::numeric_limits<int64_t>::max();
 
 struct RolloutHooks {
   // A sequence of batch `number` is finished; on the replica's first rank.
@@ -126,9 +121,11 @@ class Generator {
   bool write_until(const std::function<bool()>& done, const RolloutHooks& hooks);
   // The same until the batch is written.
   bool finish(int64_t number, const RolloutHooks& hooks) {
-    return write_until([this, number] { return !unfinished_.contains(number); }, hooks);
+    return write_until([this, number] { return !writes(number); }, hooks);
   }
   bool idle() const { return engine_->idle(); }
+  // Whether something of the batch is to be written.
+  bool writes(int64_t number) const { return unfinished_.contains(number); }
   // Tokens that this replica has to write yet, where an answer to the prompt of a row has
   // expected(row) of them. Local.
   int64_t outstanding(const std::function<int64_t(int64_t row)>& expected) const;

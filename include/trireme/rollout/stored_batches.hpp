@@ -22,9 +22,6 @@ struct StoredBatch {
                  &StoredBatch::unfinished, &StoredBatch::groups};
 
   int64_t iteration() const { return iteration_of(first << 20); }
-  int64_t first_ordinal() const { return prompt_of(first << 20); }
-  // Whether none of its groups is missing between the first and the last that are there.
-  bool whole() const { return groups.back() - first + 1 == groups.size(); }
 };
 
 // In the order of their first groups. `first_of`: of a sequence's id, the group that its batch

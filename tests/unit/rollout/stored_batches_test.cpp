@@ -31,22 +31,13 @@ TEST(StoredBatches, AreToldApartByTheirFirstGroup) {
     return group_of(request_id(iteration, prompt, 0));
   };
   EXPECT_EQ(found[0].iteration(), 3);
-  EXPECT_EQ(found[0].first_ordinal(), 0);
   EXPECT_EQ(found[0].groups, (std::vector{group(3, 0), group(3, 1)}));
   EXPECT_EQ(found[0].sequences, 3);
   EXPECT_EQ(found[0].n, 3);
   EXPECT_EQ(found[0].unfinished.id, std::vector{request_id(3, 0, 1)});
-  EXPECT_EQ(found[1].first_ordinal(), 4);
   EXPECT_EQ(found[1].groups, (std::vector{group(3, 4), group(3, 5)}));
   EXPECT_EQ(found[1].unfinished.id, std::vector{request_id(3, 5, 1)});
   EXPECT_EQ(found[2].iteration(), 5);
-  for (const StoredBatch& one : found) EXPECT_TRUE(one.whole());
-  const auto holes = stored_batches(samples_with({request_id(3, 0, 0), request_id(3, 2, 0)}),
-                                    [&](uint64_t) { return group(3, 0); });
-  EXPECT_FALSE(holes.front().whole());
-  const auto late = stored_batches(samples_with({request_id(3, 1, 0), request_id(3, 2, 0)}),
-                                   [&](uint64_t) { return group(3, 0); });
-  EXPECT_FALSE(late.front().whole()) << "its first group was learned from";
 }
 
 TEST(StoredBatches, WhatIsUnfinishedIsDealtOutByGroups) {

@@ -1,0 +1,169 @@
+// From prompts to the samples that an iteration learns from.
+#include "torch/torch.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "driver/rollout_phase.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+
+void RolloutPhase::draw(int64_t iteration) {
+  for (;;) {
+    const auto [prompts, warning] = groups_.to_draw(iteration);
+    if (!warning.empty() && run_.leads()) log::warning(warning);
+    if (prompts > 0)
+      groups_.admit(iteration, sampler_.draw(prompts));  // the same on every rank, no message
+    const rollout::GroupBuffer::Draw draw = groups_.start(opened_ + 1, iteration);
+    if (draw.groups.empty()) return;
+    begin(draw.iteration, draw.groups, draw.rows, prompts_, training_plan());
+  }
+}
+
+rollout::GroupBuffer::Choice RolloutPhase::choose() {
+  if (groups_.choice_is_known()) return *groups_.choose();
+  const auto known = [this] { return poll(), news_->poll(control_.stop_wanted()); };
+  if (rollout::Generator* generator = roles_.generator.get()) {
+    rollout::RolloutHooks hooks = this->hooks(false);
+    hooks.pace = [&] {
+      if (known()) return rollout::Pace::leave;
+      return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
+    };
+    if (groups_.policy().order == rollout::Order::shortest) {
+      hooks.longest = [this] { return news_->longest(); };
+      hooks.left = [this](uint64_t group) { news_->left(group); };
+    }
+    generator->write_until([&] { return generator->idle(); }, hooks);
+  }
+  control_.wait("groups to learn from", [&] { return refer_ahead(), known(); });
+  settle_waves();
+  rollout::GroupBuffer::Choice choice = news_->take();
+  if (run_.roles.leads_replica()) roles_.generator->count_dropped(news_->take_dropped());
+  return choice;
+}
+
+RolloutPhase::Batch& RolloutPhase::gather(const rollout::GroupBuffer::Choice& choice,
+                                          int64_t iteration) {
+  const std::vector<uint64_t>& groups = choice.groups;
+  const auto is_it = [&](const Batch& batch) {
+    const auto has = [&](uint64_t group) { return batch.open.contains(group); };
+    return batch.prompts == &prompts_ && std::ranges::all_of(groups, has) &&
+           (!partial_ || batch.open.size() == groups.size());
+  };
+  if (const auto own = std::ranges::find_if(batches_, is_it); own != batches_.end()) {
+    own->surplus = choice.surplus;
+    own->expected = sequences_here(*own, groups) + sequences_here(*own, choice.surplus);
+    return *own;
+  }
+  const auto is_chosen = [&](uint64_t id) {
+    return std::ranges::binary_search(groups, group_of(id));
+  };
+  Batch chosen{.number = ++opened_,
+               .iteration = iteration,
+               .n = training_plan().n,
+               .prompts = &prompts_,
+               .places = groups};
+  for (Batch& batch : batches_) {
+    for (const uint64_t group : groups) {
+      if (batch.open.erase(group) > 0) chosen.expected += sequences_here(batch, {{group}});
+    }
+  }
+  control_.wait("sequences to score", [&] {
+    poll();
+    int64_t here = 0;
+    for (const Batch& batch : batches_) here += std::ranges::count_if(batch.samples.id, is_chosen);
+    return here == chosen.expected;
+  });
+  for (Batch& batch : batches_) {
+    Samples rest;
+    for (int64_t i = 0; i < batch.samples.size(); ++i) {
+      (is_chosen(batch.samples.id[static_cast<size_t>(i)]) ? chosen.samples : rest)
+          .append(batch.samples, i);
+    }
+    batch.samples = std::move(rest);
+    batch.offered = 0;  // the scorer knows the ids of those that have reference log-probs
+  }
+  std::erase_if(batches_, [this](const Batch& batch) {
+    return batch.prompts == &prompts_ && batch.open.empty();
+  });
+  return batches_.emplace_back(std::move(chosen));
+}
+
+std::optional<Samples> RolloutPhase::collect(Progress& progress,
+                                             report::IterationMetrics& metrics) {
+  const int64_t iteration = metrics.iteration;
+  take_back(iteration);
+  begin_anew();
+  const Samples before = scored_;  // for a rollout that is made again
+  while (!groups_.ready()) {
+    rollout::GroupBuffer::Choice choice;
+    Batch* batch = nullptr;
+    {
+      const trace::Phase phase{"rollout", iteration};
+      draw(iteration);
+      if (groups_.ready()) break;  // filtering found too little and learns from that
+      run_.context.begin("rollout", iteration, iterations_);
+      choice = choose();
+      if (!choice.stopped) {
+        groups_.apply(choice);
+        batch = &gather(choice, iteration);
+        write(*batch);
+      }
+    }
+    if (choice.stopped) {
+      if (!partial_) batches_.clear();  // the rollout is made again
+      meet(true);
+      control_.agree_to_leave(run_.roles.world);
+      return std::nullopt;
+    }
+    if (news_) metrics.set("carried_groups", static_cast<double>(groups_.carried(iteration)));
+    const std::optional<Samples> samples = finish(*batch);
+    if (!samples) {
+      if (batches_.empty()) scored_ = before;
+      return std::nullopt;
+    }
+    keep(*samples, choice.groups);
+    begin_anew();
+  }
+  return take(progress, metrics);
+}
+
+void RolloutPhase::keep(const Samples& samples, const std::vector<uint64_t>& groups) {
+  const auto& algo = run_.options.algo;
+  if (!algo.dynamic_filtering_enable) {
+    groups_.scored(groups);
+    scored_.append(samples);
+    return;
+  }
+  const std::vector<uint64_t> kept =
+      learn::informative_groups(run_.roles.world, samples, algo.dynamic_filtering_range);
+  groups_.scored(kept);
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    if (std::ranges::binary_search(kept, group_of(samples.id[static_cast<size_t>(i)])))
+      scored_.append(samples, i);
+  }
+}
+
+Samples RolloutPhase::take(Progress& progress, report::IterationMetrics& metrics) {
+  const rollout::GroupBuffer::Taken taken = groups_.take();
+  Samples batch, rest;
+  for (int64_t i = 0; i < scored_.size(); ++i) {
+    const uint64_t group = group_of(scored_.id[static_cast<size_t>(i)]);
+    (std::ranges::binary_search(taken.groups, group) ? batch : rest).append(scored_, i);
+  }
+  if (groups_.policy().filters) {
+    metrics.set("filter_drawn", static_cast<double>(taken.drawn));
+    metrics.set("filter_skipped", static_cast<double>(taken.skipped));
+    metrics.set("filter_surplus", static_cast<double>(taken.rest));
+    progress.skipped_prompts += taken.skipped;
+  }
+  // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
+  scored_ = taken.rest > 0 ? learn::Exchange(run_.roles.world).spread(rest, run_.roles.map.reward)
+                           : Samples{};
+  return batch;
+}
+
+}  // namespace trireme::driver
