@@ -7,10 +7,10 @@
 
 namespace trireme::checkpoint {
 
-bool SaveSchedule::due(int64_t iteration) const {
-  if (retry_at_ >= 0 && iteration >= retry_at_) return true;
+int64_t SaveSchedule::until_due(int64_t iteration) const {
   const int64_t every = options_.interval.iterations;
-  return every > 0 && iteration % every == 0;
+  const int64_t regular = every > 0 ? (every - iteration % every) % every : never;
+  return retry_at_ < 0 ? regular : std::min(regular, std::max<int64_t>(0, retry_at_ - iteration));
 }
 
 bool SaveSchedule::time_is_due(const SavesSoFar& saves) const {

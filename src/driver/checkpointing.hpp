@@ -70,6 +70,7 @@ class Checkpointing {
   // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has
   // come again.
   bool due(int64_t iteration) const { return schedule_.due(iteration); }
+  int64_t until_due(int64_t iteration) const { return schedule_.until_due(iteration); }
   // Saves; in the background when the deck allows it and `wait` is false. A failure of files or
   // memory becomes a warning and a count (ckpt.max_failures); with `wait` there is a second try,
   // whose error is thrown. Every other error is thrown. Collective.

@@ -12,6 +12,7 @@
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
+#include "trireme/driver/run_schedule.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/end_of_job.hpp"
 #include "trireme/report/run_end.hpp"
@@ -169,19 +170,14 @@ void RunContext::measure_saves() {
 }
 
 job::NextIteration RunContext::next_iteration() const {
-  const int64_t next = standing_.current + 1;
-  const auto& eval = options_.eval;
-  const bool evaluates =
-      !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
-  return {evaluates, checkpoints_ && checkpoints_.load()->busy()};
+  return {evaluation_due(options_.eval, standing_.current + 1, iterations_),
+          checkpoints_ && checkpoints_.load()->busy()};
 }
 
 bool RunContext::measures_a_save() {
   const int64_t current = standing_.current;
-  const int64_t interval = options_.ckpt.interval.iterations;
-  const int64_t to_the_end = iterations_ - current;
-  const int64_t until_save =
-      interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
+  int64_t until_save = iterations_ - current;
+  if (checkpoints_) until_save = std::min(until_save, checkpoints_.load()->until_due(current));
   if (!walltime_.wants_measurement(static_cast<double>(until_save))) return false;
   if (checkpoints_ && checkpoints_.load()->busy()) return false;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");

@@ -1,7 +1,6 @@
 #include "driver/run_control.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
+#include "trireme/driver/run_schedule.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/report/exports.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -75,8 +75,7 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
 }
 
 bool RunControl::evaluation_due(int64_t iteration) const {
-  const int64_t steps = run_.options.eval.steps;
-  return steps > 0 && (iteration % steps == 0 || iteration == iterations_);
+  return driver::evaluation_due(run_.options.eval, iteration, iterations_);
 }
 
 void RunControl::report(report::IterationMetrics& metrics, Progress& progress, double seconds) {
@@ -106,21 +105,13 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
                        .reward = metrics.get("reward")});
 }
 
-std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best,
-                                                 const report::IterationMetrics& metrics) const {
-  const std::string& name = run_.options.ckpt.best_metric;
-  const double value = name.empty() ? std::nan("") : metrics.get(name);
-  if (!std::isfinite(value)) return std::nullopt;
-  const bool better = config::smaller_is_better(name) ? value < best.value : value > best.value;
-  if (best.metric == name && !better) return std::nullopt;
-  if (run_.leads()) log::info(base::text("best ", name, " so far: ", value));
-  return BestCheckpoint{name, metrics.iteration, value};
-}
-
 std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics& metrics,
                                                   Progress& progress, double seconds) {
-  const auto best = better(progress.best, metrics);
+  const config::CkptOptions& ckpt = run_.options.ckpt;
+  const auto best = better_checkpoint(ckpt, progress.best, metrics.iteration,
+                                      ckpt.best_metric.empty() ? 0 : metrics.get(ckpt.best_metric));
   if (best) progress.best = *best;
+  if (best && run_.leads()) log::info(base::text("best ", best->metric, " so far: ", best->value));
   run_.context.phase_took(seconds);
   checkpoints_.look_after_save(progress.iteration);
   const auto stop = run_.context.agree_to_stop();
@@ -133,28 +124,11 @@ std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics
   return std::nullopt;
 }
 
-// Of what a checkpoint has too, so that a start behind the end finds it again.
 bool RunControl::target_reached(const Progress& progress) {
-  const config::CkptOptions& ckpt = run_.options.ckpt;
-  const double value = progress.best.value;
-  if (progress.best.iteration < 0 || progress.best.metric != ckpt.best_metric ||
-      run_.options.eval.steps <= 0)
-    return false;
-  const bool good =
-      ckpt.target &&
-      (config::smaller_is_better(ckpt.best_metric) ? value <= *ckpt.target : value >= *ckpt.target);
-  const int64_t fruitless =
-      (progress.iteration - progress.best.iteration) / run_.options.eval.steps;
-  const bool idle = ckpt.patience > 0 && fruitless >= ckpt.patience;
-  if (!good && !idle) return false;
-  if (run_.leads()) {
-    log::info(good ? base::text("the run is done: ", ckpt.best_metric, " is ", value,
-                                ", which reaches ckpt.target = ", *ckpt.target)
-                   : base::text("the run is done: ", fruitless, " evaluations brought no better ",
-                                ckpt.best_metric, " than ", value, " (ckpt.patience)"));
-  }
-  ended_early_ = true;
-  return true;
+  const auto why = early_end(run_.options.ckpt, run_.options.eval, progress);
+  if (why && run_.leads()) log::info(*why);
+  ended_early_ = ended_early_ || why;
+  return why.has_value();
 }
 
 void RunControl::save(const Progress& progress, bool wait) {

@@ -84,9 +84,6 @@ class RunControl {
 
  private:
   std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
-  // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
-  std::optional<BestCheckpoint> better(const BestCheckpoint& best,
-                                       const report::IterationMetrics& metrics) const;
   bool target_reached(const Progress& progress);
   void save(const Progress& progress, bool wait);
   int64_t metrics_cursor() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "trireme/base/error.hpp"
@@ -26,7 +27,10 @@ class SaveSchedule {
 
   // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has
   // come again.
-  bool due(int64_t iteration) const;
+  bool due(int64_t iteration) const { return until_due(iteration) == 0; }
+  // Iterations from this one to the next that is due so; `never` without such a rule.
+  static constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  int64_t until_due(int64_t iteration) const;
   // Whether ckpt.interval is a time and it is over since the last save began.
   bool time_is_due(const SavesSoFar& saves) const;
 

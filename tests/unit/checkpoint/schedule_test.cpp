@@ -20,9 +20,11 @@ TEST(SaveSchedule, ByIterations) {
   const SaveSchedule schedule(options, 2);
   for (int64_t iteration = 1; iteration < 10; ++iteration)
     EXPECT_EQ(schedule.due(iteration), iteration % 3 == 0) << iteration;
+  EXPECT_EQ(schedule.until_due(4), 2);
   EXPECT_FALSE(schedule.time_is_due({}));
   options.interval = 0;
   EXPECT_FALSE(schedule.due(3)) << "only when the run stops";
+  EXPECT_EQ(schedule.until_due(3), SaveSchedule::never);
 }
 
 TEST(SaveSchedule, WhatFailedIsTriedAgainLaterAndLater) {
@@ -33,6 +35,7 @@ TEST(SaveSchedule, WhatFailedIsTriedAgainLaterAndLater) {
               AllOf(HasSubstr("ITERATION 100 FAILED (no space)"),
                     HasSubstr("the last good one is none"), HasSubstr("after iteration 101")));
   EXPECT_FALSE(schedule.due(100));
+  EXPECT_EQ(schedule.until_due(100), 1);
   EXPECT_TRUE(schedule.due(101)) << "at once";
   EXPECT_THAT(
       schedule.failed(full, 101, 101, 50),
