@@ -8,6 +8,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <ctime>
 #include <string>
 
@@ -47,7 +48,8 @@ void attention(benchmark::State& state, decltype(&trireme::model::attend_packed)
   double best = 1e30;
   for (auto _ : state) {
     const double begin = now();
-    const Tensor out = attend(q, k, v, cu_seqlens);
+    const Tensor out =
+        attend(q, k, v, 1 / std::sqrt(static_cast<double>(shape.head_dim)), cu_seqlens);
     if (backward) {
       out.backward(slope);
       for (Tensor* x : {&q, &k, &v}) x->mutable_grad() = Tensor{};

@@ -2,11 +2,9 @@
 #include "torch/torch.hpp"
 
 #include <atomic>
-#include <cmath>
 
 #include "fused_backend.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/model/row_kernels.hpp"
 
 namespace trireme::generate {
 
@@ -37,31 +35,22 @@ std::byte* FusedBackend::tile(int32_t page, int layer, int64_t kv_head,
 // Row i, KV heads [first, first + count) and the query heads that share them.
 void FusedBackend::execute_heads(const Phase& phase, const StepBatch& batch, int64_t i,
                                  int64_t first, int64_t count) const {
-  const int64_t heads =
-      width(phase.in) / (shape_.kv_heads * shape_.head_dim);  // of `in`, for each KV head
-  const int64_t at = first * heads * shape_.head_dim * shape_.element_bytes();
-  std::byte* const in = rows(phase.in).row(i) + at;
-  const int64_t* const position = &batch.positions[static_cast<size_t>(i)];
-  const auto rotate = [&]<class T>(T* x) {
-    model::rope_rows(x, position, rope_.cos.const_data_ptr<float>(),
-                     rope_.sin.const_data_ptr<float>(), x, 1, count * heads, shape_.head_dim, 1.f);
-  };
-  switch (phase.kind) {
-    case PhaseKind::norm: return norm(phase, in, in, count * heads);
-    case PhaseKind::rotate:
-      return shape_.type == kernels::ElementType::f32 ? rotate(as<float>(in))
-                                                      : rotate(as<uint16_t>(in));
-    case PhaseKind::store: break;
-    default: throw InternalError("a phase that is not done by heads");
+  if (phase.kind == PhaseKind::operation) {
+    const int64_t elements = width(phase.in) / shape_.kv_heads;  // for each KV head
+    return execute_row(phase, batch, i, 0, first * elements, count * elements);
   }
+  EXPECT(phase.kind == PhaseKind::store);
+  const int64_t at = first * shape_.head_dim * shape_.element_bytes();
+  const std::byte *const keys = rows(phase.in).row(i) + at, *const values =
+                                                                rows(phase.other).row(i) + at;
+  const int64_t position = batch.positions[static_cast<size_t>(i)];
   const SequenceRows& sequence =
       batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(i)])];
-  const int32_t page = sequence.pages[static_cast<size_t>(*position / page_size_)];
-  const std::byte* const values = rows(phase.other).row(i) + at;
+  const int32_t page = sequence.pages[static_cast<size_t>(position / page_size_)];
   for (int64_t h = 0; h < count; ++h) {
     const int64_t head = h * shape_.head_dim * shape_.element_bytes();
-    kernels::store_kv(shape_.type, tile(page, phase.layer, first + h, *position % page_size_),
-                      *position, in + head, values + head, shape_.head_dim);
+    kernels::store_kv(shape_.type, tile(page, phase.layer, first + h, position % page_size_),
+                      position, keys + head, values + head, shape_.head_dim);
   }
 }
 
@@ -80,7 +69,7 @@ kernels::AttentionArguments FusedBackend::attention(const Phase& phase,
   a.out = rows(phase.out).row(unit.first_row) + at;
   a.group = shape_.group();
   a.head_dim = shape_.head_dim;
-  a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  a.scale = static_cast<float>(std::get<model::Attend>(phase.operation).scale);
   return a;
 }
 

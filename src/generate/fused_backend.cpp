@@ -42,8 +42,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
                            const comm::CommView& tensor_parallel, bool shared_sums)
     : weights_(weights),
       shape_(local_shape(spec, weights)),
-      model_shape_(spec.shape),
-      epsilon_(static_cast<float>(spec.shape.norm_eps)),
+      spec_(spec),
       page_size_(page_size),
       page_bytes_(page_bytes(shape_, page_size)),
       team_(team),
@@ -51,6 +50,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
       cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)",
              memory_remedy),
       program_(make_thread_program(spec, weights)),
+      rows_(program_.width.size()),
       sampler_(spec.shape.vocab, shape_.vocabulary_first, team, tensor_parallel) {
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ",
            shape_.head_dim, " elements are more than the decode kernels take (",
@@ -89,21 +89,21 @@ kernels::GemmOrder FusedBackend::order_of(const ProgramLinear& linear, int64_t o
 
 void FusedBackend::reserve_positions(int64_t positions) {
   if (positions <= rope_positions_) return;
-  rope_positions_ = std::min(model_shape_.max_positions, std::max<int64_t>(2 * positions, 512));
-  rope_ = model::make_rope(model_shape_, rope_positions_, at::kCPU);
+  rope_positions_ = std::min(spec_.shape.max_positions, std::max<int64_t>(2 * positions, 512));
+  ropes_ = model::make_ropes(spec_, rope_positions_, at::kCPU);
 }
 
 void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
   const auto make = [&](Buffer buffer, int64_t count) {
     if (width(buffer) == 0) return;
-    Rows& r = rows_[static_cast<size_t>(buffer)];
+    Rows& r = rows_[index_of(buffer)];
     r.stride = kernels::gemm_padded(width(buffer));
     r.element_bytes = static_cast<int64_t>(
         kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
     r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1),
                                 comm::FirstTouch::later, "activations of a generation step",
                                 memory_remedy);
-    if (most_repeated_ == 0 || !program_.copied[static_cast<size_t>(buffer)]) return;
+    if (most_repeated_ == 0 || !program_.copied[index_of(buffer)]) return;
     r.copy_bytes =
         base::round_up<int64_t>(std::min(most_repeated_, count) * r.stride * r.element_bytes, 4096);
     r.copies =
@@ -113,8 +113,8 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
   if (rows > capacity_) {
     capacity_ = base::round_up<int64_t>(rows, 64);
     if (sums_) sums_->reserve(capacity_ * width(Buffer::partials));
-    for (size_t value = 0; value < model::value_count; ++value)
-      make(buffer_of(static_cast<model::Value>(value)), capacity_);
+    for (size_t buffer = index_of(Buffer::values); buffer < rows_.size(); ++buffer)
+      make(static_cast<Buffer>(buffer), capacity_);
   }
   if (logit_rows > logit_capacity_) {
     logit_capacity_ = base::round_up<int64_t>(logit_rows, 8);
@@ -192,10 +192,10 @@ void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int threa
     case PhaseKind::columns: return columns(phase, m, thread);
     case PhaseKind::sum: return sum(phase, m, thread);
     case PhaseKind::attend: return attend(phase, thread);
-    case PhaseKind::gate: return gate(phase, m, thread);
     default: break;
   }
-  if (!phase.of_heads) {
+  if (phase.division == model::Division::columns) return execute_columns(phase, batch, thread);
+  if (phase.division == model::Division::rows) {
     return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread,
                    [&](int64_t i) { execute_rows(phase, batch, i, thread); });
   }
@@ -211,20 +211,38 @@ void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int threa
 
 void FusedBackend::execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
   if (phase.kind == PhaseKind::look_up) return look_up(phase, batch, i, thread);
-  std::byte* const out = row(phase.out, i, thread);
-  const int64_t columns = width(phase.out);
-  switch (phase.kind) {
-    case PhaseKind::norm: return norm(phase, row(phase.in, i, thread), out, 1);
-    case PhaseKind::add:
-      return kernels::add_row(shape_.type, out, row(phase.other, i, thread), columns);
-    case PhaseKind::add_weight:
-      return kernels::add_row(shape_.type, out, weights_.data(phase.weight), columns);
-    case PhaseKind::select:
-      std::memcpy(out, row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread),
-                  static_cast<size_t>(columns * shape_.element_bytes()));
-      return;
-    default: throw InternalError("a phase that is not done by rows");
-  }
+  if (phase.kind == PhaseKind::operation)
+    return execute_row(phase, batch, i, thread, 0, width(phase.out));
+  EXPECT(phase.kind == PhaseKind::select);
+  std::memcpy(row(phase.out, i, thread),
+              row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread),
+              static_cast<size_t>(width(phase.out) * shape_.element_bytes()));
+}
+
+void FusedBackend::execute_row(const Phase& phase, const StepBatch& batch, int64_t i, int thread,
+                               int64_t first, int64_t count) const {
+  const int64_t at = first * shape_.element_bytes();
+  const std::byte* const weight = weights_.data(phase.weight);
+  model::execute_row(phase.operation,
+                     {.type = shape_.type,
+                      .in = row(phase.in, i, thread) + at,
+                      .other = row(phase.other, i, thread) + at,
+                      .out = row(phase.out, i, thread) + at,
+                      .elements = count,
+                      .weight = phase.division == model::Division::heads ? weight : weight + at,
+                      .position = batch.positions[static_cast<size_t>(i)],
+                      .ropes = &ropes_});
+}
+
+void FusedBackend::execute_columns(const Phase& phase, const StepBatch& batch, int thread) const {
+  const bool whole = work_ == RowWork::whole;
+  const int64_t m = batch.rows();
+  const ThreadTeam::Range own = whole ? share_of_rows(thread, m) : ThreadTeam::Range{0, m};
+  const auto [first, last] = whole
+                                 ? ThreadTeam::Range{0, width(phase.out)}
+                                 : team_.share(thread, width(phase.out), kernels::gemm_column_unit);
+  for (int64_t i = own.first; i < own.last && first < last; ++i)
+    execute_row(phase, batch, i, thread, first, last - first);
 }
 
 void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
@@ -246,7 +264,7 @@ void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i
     std::memcpy(to, from, static_cast<size_t>(bytes));
   } else {
     for (int64_t d = 0; d < have.columns; ++d) {
-      const uint32_t bits = static_cast<uint32_t>(as<uint16_t>(from)[d]) << 16;
+      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[d]) << 16;
       std::memcpy(to + d, &bits, sizeof bits);
     }
   }
@@ -324,38 +342,6 @@ void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
     kernels::reduce_row(shape_.type, parts.first + i * d, comm_.size(), parts.stride,
                         row(phase.out, i, thread), d);
   });
-}
-
-// `count` vectors one after another: a row, or heads.
-void FusedBackend::norm(const Phase& phase, const std::byte* in, std::byte* out,
-                        int64_t count) const {
-  const std::byte* w = weights_.data(phase.weight);
-  const int64_t length = weights_.block(phase.weight).rows;
-  if (shape_.type == ElementType::f32) {
-    model::rms_norm_rows(as<float>(in), as<float>(w), as<float>(out), nullptr, count, length,
-                         epsilon_);
-  } else {
-    model::rms_norm_rows(as<uint16_t>(in), as<uint16_t>(w), as<uint16_t>(out), nullptr, count,
-                         length, epsilon_);
-  }
-}
-
-void FusedBackend::gate(const Phase& phase, int64_t m, int thread) const {
-  const bool whole = work_ == RowWork::whole;
-  const ThreadTeam::Range own = whole ? share_of_rows(thread, m) : ThreadTeam::Range{0, m};
-  const auto [first, last] = whole
-                                 ? ThreadTeam::Range{0, width(phase.out)}
-                                 : team_.share(thread, width(phase.out), kernels::gemm_column_unit);
-  const int64_t at = first * shape_.element_bytes();
-  for (int64_t i = own.first; i < own.last && first < last; ++i) {
-    const std::byte *gate = rows(phase.in).row(i) + at, *up = rows(phase.other).row(i) + at;
-    std::byte* out = rows(phase.out).row(i) + at;
-    if (shape_.type == ElementType::f32) {
-      model::swiglu(as<float>(gate), as<float>(up), as<float>(out), last - first);
-    } else {
-      model::swiglu(as<uint16_t>(gate), as<uint16_t>(up), as<uint16_t>(out), last - first);
-    }
-  }
 }
 
 void FusedBackend::copy_page(int32_t from, int32_t to) {

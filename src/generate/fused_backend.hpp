@@ -2,7 +2,6 @@
 // the model's step program, no allocation once the buffers have their size.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,28 +60,19 @@ class FusedBackend final : public StepBackend {
   void reserve_rows(int64_t rows, int64_t logit_rows);
   void index_rows(const StepBatch& batch);
   void prepare_attention(const StepBatch& batch);
-  const Rows& rows(Buffer buffer) const { return rows_[static_cast<size_t>(buffer)]; }
+  const Rows& rows(Buffer buffer) const { return rows_[index_of(buffer)]; }
   // Row i as a thread sees it in this step.
   std::byte* row(Buffer buffer, int64_t i, int thread) const {
-    const bool own = work_ == RowWork::repeated && program_.copied[static_cast<size_t>(buffer)];
+    const bool own = work_ == RowWork::repeated && program_.copied[index_of(buffer)];
     return own ? rows(buffer).row(i, thread) : rows(buffer).row(i);
   }
-  int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
+  int64_t width(Buffer buffer) const { return program_.width[index_of(buffer)]; }
   // Of rows [first, first + m).
   kernels::GemmArguments gemm(size_t linear, int64_t first, int64_t m, int thread) const;
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
   kernels::ElementType type_of(const ProgramLinear& linear) const {
     return linear.out == Buffer::logits ? shape_.logit_type : shape_.type;
-  }
-
-  template <class T>
-  static T* as(std::byte* p) {
-    return reinterpret_cast<T*>(p);
-  }
-  template <class T>
-  static const T* as(const std::byte* p) {
-    return reinterpret_cast<const T*>(p);
   }
 
   // What a thread does of a phase.
@@ -97,33 +87,34 @@ class FusedBackend final : public StepBackend {
   void execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
   void execute_heads(const Phase& phase, const StepBatch& batch, int64_t row, int64_t first_head,
                      int64_t heads) const;
+  void execute_columns(const Phase& phase, const StepBatch& batch, int thread) const;
+  // The phase's operation on `count` elements of row i, from `first` on.
+  void execute_row(const Phase& phase, const StepBatch& batch, int64_t i, int thread, int64_t first,
+                   int64_t count) const;
   void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
-  void norm(const Phase& phase, const std::byte* in, std::byte* out, int64_t count) const;
   void linears(const Phase& phase, int64_t m, int thread) const;
   void columns(const Phase& phase, int64_t m, int thread);
   void sum(const Phase& phase, int64_t m, int thread);
   void attend(const Phase& phase, int thread);
-  void gate(const Phase& phase, int64_t m, int thread) const;
   kernels::AttentionArguments attention(const Phase& phase, const AttentionUnit& unit) const;
   std::byte* tile(int32_t page, int layer, int64_t kv_head, int64_t position_in_page) const;
 
   const GeneratorWeights& weights_;
   LocalShape shape_;
-  config::ModelShape model_shape_;
-  float epsilon_;
+  model::ModelSpec spec_;
   int64_t page_size_;
   int64_t page_bytes_;
   ThreadTeam& team_;
   comm::CommView comm_;
   comm::HugeBuffer cache_;
-  model::Rope rope_;
+  model::Ropes ropes_;
   int64_t rope_positions_ = 0;
   ThreadProgram program_;
   std::vector<kernels::GemmOrder> orders_;  // of program_.linears
   int64_t most_repeated_ = 0;               // rows whose work is repeated on all threads at most
   int64_t fewest_whole_ = 0;  // rows from which on each is one thread's, products and all; 0: never
   int64_t capacity_ = 0, logit_capacity_ = 0;
-  std::array<Rows, buffer_count> rows_;
+  std::vector<Rows> rows_;                 // by buffer
   std::unique_ptr<comm::RankParts> sums_;  // of [M, D], tensor parallel only
   int64_t sum_bytes_ = 0, attention_parts_ = 0, whole_row_steps_ = 0;
   // Of this step.

@@ -15,8 +15,6 @@
 namespace trireme::generate {
 namespace {
 
-using model::Operation;
-using model::OperationKind;
 using model::Value;
 
 using kernels::elements;
@@ -63,137 +61,150 @@ void keep_rows(const kernels::DeviceKernels& own, const at::Tensor& q, const at:
 
 at::Tensor FusedOperators::run() {
   for (const model::Stage& stage : spec_.stages) {
-    if (stage.kind == model::StageKind::embedding) {
-      std::vector<at::Tensor> parameters;
-      for (const size_t p : stage.parameters) parameters.push_back(weights_.tensor(p));
-      value(Value::stream) =
-          model::run_stage(spec_, stage, parameters, {}, step_.rows, step_.rope, step_.strategy);
-      continue;
-    }
     if (stage.kind == model::StageKind::head) {
       if (step_.logit_rows.numel() == 0) return {};
-      for (at::Tensor* x : {&value(Value::stream), &added_}) {
+      for (at::Tensor* x : {&value(model::residual), &added_}) {
         if (x->defined()) *x = x->index_select(0, step_.logit_rows);
       }
     }
-    for (size_t i = 0; i < stage.operations.size();) i += execute(stage, i);
-    if (stage.kind == model::StageKind::block) forget_all_but(Value::stream);
+    run(stage);
+    if (stage.kind == model::StageKind::head) continue;
+    // No value outlives the operations that read it: what a product of several weights gave is
+    // their memory together.
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (i != model::residual.id) values_[i] = at::Tensor();
+    }
   }
-  const at::Tensor& out = value(spec_.stages.back().operations.back().out);
-  return spec_.wide_head() ? out.to(at::kFloat) : out;
+  const Value out = result_of(spec_.stages.back().operations.back());
+  complete(out);
+  return spec_.wide_head() ? value(out).to(at::kFloat) : value(out);
 }
 
-// No value outlives the operations that read it: what a product of several weights gave is their
-// memory together.
-void FusedOperators::forget_all_but(Value kept) {
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if (i != static_cast<size_t>(kept)) values_[i] = at::Tensor();
-  }
+void FusedOperators::run(const model::Stage& stage) {
+  stage_ = &stage;
+  parameters_.clear();
+  for (const size_t p : stage.parameters) parameters_.push_back(weights_.tensor(p));
+  for (size_t i = 0; i < stage.operations.size();)
+    i += std::visit([&](const auto& o) { return run(o, i); }, stage.operations[i]);
 }
 
-// From this operation of the stage on; how many were done.
-size_t FusedOperators::execute(const model::Stage& stage, size_t operation) {
-  const Operation& o = stage.operations[operation];
-  switch (o.kind) {
-    case OperationKind::norm: norm(o, weight(stage, o.weight)); return 1;
-    case OperationKind::spread: return 1;  // every rank has the whole value
-    case OperationKind::linear: return multiply(stage, operation);
-    case OperationKind::rotate:  // of q and of k, then attention
-      EXPECT(operation + 2 < stage.operations.size() &&
-             stage.operations[operation + 1].kind == OperationKind::rotate &&
-             stage.operations[operation + 2].kind == OperationKind::attend);
-      keep_and_attend(stage.operations[operation + 2].out, stage.layer);
-      return 3;
-    case OperationKind::gate:
-      value(o.out) = gate(value(o.in), value(o.other));
-      value(o.other) = at::Tensor();
-      return 1;
-    case OperationKind::reduce: value(o.out) = step_.strategy.reduce(value(o.in)); return 1;
-    case OperationKind::add:
-      EXPECT(o.in == Value::stream && o.out == Value::stream && !added_.defined());
-      added_ = std::move(value(o.other));
-      return 1;
-    case OperationKind::add_bias: value(o.out) = value(o.in).add(weight(stage, o.weight)); return 1;
-    case OperationKind::look_up:
-    case OperationKind::attend: break;
-  }
-  throw InternalError("an operation where none of its kind is expected");
+// Does what waits for the operation that reads the value.
+void FusedOperators::complete(Value which) {
+  if (which == model::residual && added_.defined())
+    value(which) = value(which).add(std::exchange(added_, at::Tensor()));
+  if (const auto rotation = std::exchange(rotations_[which.id], std::nullopt)) run_alone(*rotation);
 }
 
-void FusedOperators::norm(const Operation& operation, const at::Tensor& weight) {
-  const at::Tensor& x = value(operation.in);
-  if (operation.in != Value::stream) {  // of heads
-    value(operation.out) = model::rms_norm(heads(x), weight, spec_.shape.norm_eps).view(x.sizes());
-  } else if (!added_.defined()) {
-    value(operation.out) = model::rms_norm(x, weight, spec_.shape.norm_eps);
-  } else {
-    const at::Tensor sum = at::empty_like(x), normed = at::empty_like(x);
-    add_rms_norm(*kernels::device_kernels(), x, added_.contiguous(), weight, spec_.shape.norm_eps,
-                 sum, normed);
-    value(Value::stream) = sum;
-    value(operation.out) = normed;
-    added_ = at::Tensor();
-  }
-}
-
-size_t FusedOperators::multiply(const model::Stage& stage, size_t operation) {
-  const size_t count = model::joint_linears(stage, operation);
-  if (count > 1 && multiply_jointly(stage, operation, count)) return count;
-  const Operation& o = stage.operations[operation];
-  const std::optional<at::Tensor> bias =
-      o.bias < 0 ? std::nullopt : std::optional(weight(stage, o.bias));
-  value(o.out) = kernels::linear(value(o.in), weight(stage, o.weight), bias);
+size_t FusedOperators::run_alone(const model::Operation& operation) {
+  for (const Value read : reads_of(operation)) complete(read);
+  const model::StagePass pass{spec_, *stage_, parameters_, step_.rows, step_.ropes, step_.strategy};
+  value(result_of(operation)) = execute(operation, pass, values_);
   return 1;
 }
 
-// False: their weights, or biases, do not lie one behind the other, or not all of them have a bias.
-bool FusedOperators::multiply_jointly(const model::Stage& stage, size_t operation, size_t count) {
-  std::vector<Operation> operations(
-      stage.operations.begin() + static_cast<std::ptrdiff_t>(operation),
-      stage.operations.begin() + static_cast<std::ptrdiff_t>(operation + count));
-  std::sort(operations.begin(), operations.end(),
-            [](const Operation& a, const Operation& b) { return a.weight < b.weight; });
-  const bool biased = operations.front().bias >= 0;
-  if (std::ranges::any_of(operations,
-                          [biased](const Operation& o) { return (o.bias >= 0) != biased; }))
-    return false;
-  const auto joint = [&](int Operation::*member) {
-    return operations.front().*member < 0
-               ? at::Tensor()
-               : weights_.joint_tensor(
-                     stage.parameters[static_cast<size_t>(operations.front().*member)], count);
+template <class Op>
+size_t FusedOperators::run(const Op& o, size_t) {
+  return run_alone(o);
+}
+
+size_t FusedOperators::run(const model::Norm& o, size_t) {
+  if (o.head_dim > 0 || o.in != model::residual || !added_.defined()) return run_alone(o);
+  const at::Tensor &x = value(o.in), sum = at::empty_like(x), normed = at::empty_like(x);
+  add_rms_norm(*kernels::device_kernels(), x, added_.contiguous(), weight(o.weight), o.eps, sum,
+               normed);
+  value(model::residual) = sum;
+  value(o.out) = normed;
+  added_ = at::Tensor();
+  return 1;
+}
+
+size_t FusedOperators::run(const model::Linear& o, size_t place) {
+  complete(o.in);
+  const size_t count = model::joint_linears(*stage_, place);
+  if (count > 1 && multiply_jointly(place, count)) return count;
+  const std::optional<at::Tensor> bias = o.bias ? std::optional(weight(*o.bias)) : std::nullopt;
+  value(o.out) = kernels::linear(value(o.in), weight(o.weight), bias);
+  return 1;
+}
+
+// False: their weights, or biases, are not stored one after another, or not all of them have a
+// bias.
+bool FusedOperators::multiply_jointly(size_t place, size_t count) {
+  struct Part {
+    size_t weight;
+    std::optional<size_t> bias;
+    Value out;
   };
-  const at::Tensor weight = joint(&Operation::weight), bias = joint(&Operation::bias);
-  if (!weight.defined() || bias.defined() != biased) return false;
-  const at::Tensor all = kernels::linear(value(operations.front().in), weight,
-                                         bias.defined() ? std::optional(bias) : std::nullopt);
-  int64_t first = 0;
-  for (const Operation& o : operations) {
-    const int64_t width = weights_.block(stage.parameters[static_cast<size_t>(o.weight)]).rows;
-    value(o.out) = all.narrow(1, first, width);
-    first += width;
+  std::vector<Part> parts;
+  const auto& first = std::get<model::Linear>(stage_->operations[place]);
+  for (size_t i = place; i < place + count; ++i) {
+    const auto& o = std::get<model::Linear>(stage_->operations[i]);
+    if (o.bias.has_value() != first.bias.has_value()) return false;
+    parts.push_back({spec_.index_of(*stage_, o.weight), std::nullopt, o.out});
+    if (o.bias) parts.back().bias = spec_.index_of(*stage_, *o.bias);
+  }
+  std::ranges::sort(parts, {}, &Part::weight);
+  const at::Tensor weight = weights_.joint_tensor(parts.front().weight, count);
+  const at::Tensor bias =
+      first.bias ? weights_.joint_tensor(*parts.front().bias, count) : at::Tensor();
+  if (!weight.defined() || bias.defined() != first.bias.has_value()) return false;
+  const at::Tensor all =
+      kernels::linear(value(first.in), weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  int64_t row = 0;
+  for (const Part& part : parts) {
+    const int64_t width = weights_.block(part.weight).rows;
+    value(part.out) = all.narrow(1, row, width);
+    row += width;
   }
   return true;
 }
 
-void FusedOperators::keep_and_attend(Value out, int layer) {
-  const at::Tensor &q = value(Value::q), &k = value(Value::k), &v = value(Value::v);
-  const at::Tensor rotated =
-      at::empty({q.size(0), q.size(1) / spec_.shape.head_dim, spec_.shape.head_dim}, q.options());
-  const at::Tensor cache = step_.cache.select(1, layer);
-  keep_rows(*kernels::device_kernels(), q, k, v, step_.rows.positions, step_.slots, step_.rope,
-            rotated, cache.select(0, 0), cache.select(0, 1));
-  const int64_t width = q.size(1);
-  value(Value::q) = value(Value::k) = value(Value::v) = at::Tensor();
-  value(out) = step_.attend(rotated, layer).reshape({rotated.size(0), width});
+size_t FusedOperators::run(const model::Rotate& o, size_t) {
+  complete(o.value);
+  rotations_[o.value.id] = o;
+  return 1;
 }
 
-at::Tensor FusedOperators::gate(const at::Tensor& gate, const at::Tensor& up) const {
+// Rotation, the cache and attention by kernels where both queries and keys are rotated.
+size_t FusedOperators::run(const model::Attend& o, size_t) {
+  auto &of_q = rotations_[o.q.id], &of_k = rotations_[o.k.id];
+  const bool together = of_q && of_k && of_q->table == of_k->table;
+  if (!together) {
+    run_alone(o);
+  } else {
+    const at::Tensor &q = value(o.q), &k = value(o.k), &v = value(o.v);
+    const at::Tensor rotated =
+        at::empty({q.size(0), q.size(1) / o.head_dim, o.head_dim}, q.options());
+    const at::Tensor cache = step_.cache.select(1, stage_->layer);
+    keep_rows(*kernels::device_kernels(), q, k, v, step_.rows.positions, step_.slots,
+              step_.ropes[of_q->table], rotated, cache.select(0, 0), cache.select(0, 1));
+    of_q = of_k = std::nullopt;
+    const int64_t width = q.size(1);
+    value(o.q) = value(o.k) = value(o.v) = at::Tensor();
+    value(o.out) = step_.attend(rotated, o.scale, stage_->layer).reshape({rotated.size(0), width});
+  }
+  value(o.q) = value(o.k) = value(o.v) = at::Tensor();
+  return 1;
+}
+
+size_t FusedOperators::run(const model::Gate& o, size_t) {
+  complete(o.in);
+  complete(o.other);
+  const at::Tensor &gate = value(o.in), &up = value(o.other);
   const at::Tensor out = at::empty({gate.size(0), gate.size(1)}, gate.options());
   const bool alike = gate.stride(0) == up.stride(0);
   swiglu(*kernels::device_kernels(), alike ? gate : gate.contiguous(), alike ? up : up.contiguous(),
          out);
-  return out;
+  value(o.out) = out;
+  value(o.other) = at::Tensor();
+  return 1;
+}
+
+size_t FusedOperators::run(const model::Add& o, size_t) {
+  if (o.in != model::residual || o.out != model::residual || added_.defined()) return run_alone(o);
+  complete(o.other);
+  added_ = std::exchange(value(o.other), at::Tensor());
+  return 1;
 }
 
 std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own,

@@ -7,9 +7,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "local_shape.hpp"
 #include "trireme/generate/weights.hpp"
@@ -25,40 +26,51 @@ class FusedOperators {
     const model::PackedBatch& rows;  // M
     const at::Tensor& slots;         // [M] of the cache, where keys and values of the rows go
     const at::Tensor& logit_rows;
-    const model::Rope& rope;
+    const model::Ropes& ropes;
     const at::Tensor& cache;    // [2, L, S, K, hd]: keys, values
     model::Strategy& strategy;  // sums over ranks, rows of the vocabulary
-    std::function<at::Tensor(const at::Tensor& q, int layer)>
+    std::function<at::Tensor(const at::Tensor& q, double scale, int layer)>
         attend;  // rotated q [M, H, hd], to what the cache has; [M, H, hd]
   };
   FusedOperators(const model::ModelSpec& spec, const GeneratorWeights& weights, const Step& step)
-      : spec_(spec), weights_(weights), step_(step) {}
+      : spec_(spec),
+        weights_(weights),
+        step_(step),
+        values_(spec.values),
+        rotations_(spec.values) {}
 
   // What the head's weight is multiplied with, [logit rows, D]; undefined where no row is wanted.
   at::Tensor run();
 
  private:
-  size_t execute(const model::Stage& stage, size_t operation);
-  void norm(const model::Operation& operation, const at::Tensor& weight);
-  size_t multiply(const model::Stage& stage, size_t operation);
-  bool multiply_jointly(const model::Stage& stage, size_t operation, size_t count);
-  void forget_all_but(model::Value kept);
-  void keep_and_attend(model::Value out, int layer);
-  at::Tensor gate(const at::Tensor& gate, const at::Tensor& up) const;
-  at::Tensor weight(const model::Stage& stage, int position) const {
-    return weights_.tensor(stage.parameters[static_cast<size_t>(position)]);
+  void run(const model::Stage& stage);
+  // Each: the operation at `place` of the stage, and how many from there on were done.
+  size_t run(const model::Norm& o, size_t place);
+  size_t run(const model::Linear& o, size_t place);
+  size_t run(const model::Rotate& o, size_t place);
+  size_t run(const model::Attend& o, size_t place);
+  size_t run(const model::Gate& o, size_t place);
+  size_t run(const model::Add& o, size_t place);
+  template <class Op>
+  size_t run(const Op& o, size_t place);  // by model::execute()
+  size_t run_alone(const model::Operation& operation);
+  bool multiply_jointly(size_t place, size_t count);
+  void complete(model::Value value);
+  at::Tensor weight(model::Role role) const {
+    return weights_.tensor(spec_.index_of(*stage_, role));
   }
-  at::Tensor& value(model::Value which) { return values_[static_cast<size_t>(which)]; }
-  at::Tensor heads(const at::Tensor& x) const {
-    return x.view({x.size(0), x.size(1) / spec_.shape.head_dim, spec_.shape.head_dim});
-  }
+  at::Tensor& value(model::Value which) { return values_[which.id]; }
 
   const model::ModelSpec& spec_;
   const GeneratorWeights& weights_;
   const Step& step_;
-  std::array<at::Tensor, model::value_count>
-      values_;        // [M, width]; of q, k, v, gate and up rows may lie apart
-  at::Tensor added_;  // what the stream has not been given yet: the norm that reads it adds it
+  const model::Stage* stage_ = nullptr;
+  std::vector<at::Tensor> parameters_;  // of the stage
+  model::Values values_;  // [M, width]; the rows of a product of several weights are not contiguous
+  // What is done together with the operation that reads the value: a sum by a norm, rotations by
+  // attention.
+  at::Tensor added_;                                     // to the stream
+  std::vector<std::optional<model::Rotate>> rotations_;  // by value
 };
 
 // What is wrong with the device's kernels for layers of this shape, by LibTorch's operators; empty:

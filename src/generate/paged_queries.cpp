@@ -31,8 +31,8 @@ void PagedQueries::put(Upload& upload) {
 }
 
 void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Tensor& q,
-                          const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
-                          const at::Tensor& out, PagedScratch& scratch) const {
+                          double scale, const at::Tensor& keys, const at::Tensor& values,
+                          int64_t page_size, const at::Tensor& out, PagedScratch& scratch) const {
   const int64_t heads = q.size(1), head_dim = q.size(2), chunks = std::ssize(chunks_);
   if (!scratch.sums.defined()) {
     scratch.sums = at::empty({chunks, heads, head_dim}, q.options().dtype(at::kFloat));
@@ -48,7 +48,7 @@ void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Te
   a.kv_heads = keys.size(1);
   a.head_dim = head_dim;
   a.page_size = page_size;
-  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  a.scale = static_cast<float>(scale);
   a.queries = std::ssize(queries_);
   a.chunks = chunks;
   a.query = upload.data<kernels::PagedQuery>(query_piece_);
@@ -94,11 +94,12 @@ std::string paged_attention_problem(at::Device device, AttendPages kernel,
   lengths.queries_device = narrow(lengths.queries);
   lengths.keys_device = narrow(lengths.keys);
   const at::Tensor where = at::tensor(slots, at::TensorOptions().dtype(at::kLong)).to(device);
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   const at::Tensor want = model::attend_gathered(q, keys.index_select(0, where),
-                                                 values.index_select(0, where), lengths);
+                                                 values.index_select(0, where), scale, lengths);
   const at::Tensor got = at::full_like(q, NAN);
   PagedScratch scratch;
-  queries.attend(kernel, upload, q, keys, values, page_size, got, scratch);
+  queries.attend(kernel, upload, q, scale, keys, values, page_size, got, scratch);
   const at::Tensor largest = got.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().to(at::kCPU);
   const double error = *largest.const_data_ptr<double>();
   if (error <= (type == at::kFloat ? 1e-4 : 3e-2)) return {};

@@ -39,9 +39,9 @@ class PagedQueries {
   }
   // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one
   // layer, contiguous.
-  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys,
-              const at::Tensor& values, int64_t page_size, const at::Tensor& out,
-              PagedScratch& scratch) const;
+  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, double scale,
+              const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
+              const at::Tensor& out, PagedScratch& scratch) const;
 
  private:
   std::vector<kernels::PagedQuery> queries_;

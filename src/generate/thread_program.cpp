@@ -8,23 +8,17 @@
 namespace trireme::generate {
 namespace {
 
+using model::Division;
 using model::Operation;
-using model::OperationKind;
 
 // Which part of a buffer a thread touches.
 enum class Part : uint8_t { none, rows, columns, heads, scattered };
 
 Part part_of(const Phase& phase, RowWork work) {
-  const bool products = phase.kind == PhaseKind::linears || phase.kind == PhaseKind::columns ||
-                        phase.kind == PhaseKind::gate;
-  if (work == RowWork::whole && products && phase.of_all_rows()) return Part::rows;
-  switch (phase.kind) {
-    case PhaseKind::columns:
-    case PhaseKind::gate: return Part::columns;
-    case PhaseKind::linears: return Part::scattered;
-    default: break;
-  }
-  if (phase.of_heads && work == RowWork::repeated) return Part::heads;
+  const bool columns = phase.division == Division::columns;
+  if (work == RowWork::whole && columns && phase.of_all_rows()) return Part::rows;
+  if (columns) return phase.kind == PhaseKind::linears ? Part::scattered : Part::columns;
+  if (phase.division == Division::heads && work == RowWork::repeated) return Part::heads;
   return phase.kind == PhaseKind::attend ? Part::scattered : Part::rows;
 }
 
@@ -37,10 +31,11 @@ struct Access {
 // Threads meet where one would read or overwrite what another has touched since they last met.
 class Meetings {
  public:
+  explicit Meetings(size_t buffers) : touched_(buffers) {}
   bool needed(const std::vector<Access>& list) {
     const bool clash = std::any_of(list.begin(), list.end(),
                                    [&](const Access& a) { return clashes(touched_[index(a)], a); });
-    if (clash) touched_ = {};
+    if (clash) std::fill(touched_.begin(), touched_.end(), Touched{});
     for (const Access& a : list) {
       Part& before = a.writes ? touched_[index(a)].write : touched_[index(a)].read;
       before = before == Part::none || before == a.part ? a.part : Part::scattered;
@@ -52,7 +47,7 @@ class Meetings {
   struct Touched {
     Part read = Part::none, write = Part::none;
   };
-  static size_t index(const Access& a) { return static_cast<size_t>(a.buffer); }
+  static size_t index(const Access& a) { return index_of(a.buffer); }
   // The same rows, columns or heads are the same thread's.
   static bool apart(Part before, Part now) {
     return before != Part::none && (before != now || now == Part::scattered);
@@ -60,25 +55,26 @@ class Meetings {
   static bool clashes(const Touched& before, const Access& a) {
     return apart(before.write, a.part) || (a.writes && apart(before.read, a.part));
   }
-  std::array<Touched, buffer_count> touched_;
+  std::vector<Touched> touched_;
 };
 
 class Compiler {
  public:
   Compiler(const model::ModelSpec& spec, const GeneratorWeights& weights)
-      : spec_(spec), weights_(weights) {}
+      : spec_(spec), weights_(weights) {
+    out_.width.resize(index_of(Buffer::values) + spec.values, 0);
+  }
 
   ThreadProgram compile() {
     for (const model::Stage& stage : spec_.stages) {
       stage_ = &stage;
-      for (size_t i = 0; i < stage.operations.size();) i += append(i);
+      for (size_t i = 0; i < stage.operations.size();)
+        i += std::visit([&](const auto& o) { return append(o, i); }, stage.operations[i]);
     }
     append_head();
-    for (const Buffer buffer :
-         {buffer_of(model::Value::stream), buffer_of(model::Value::normed), Buffer::selected})
-      copy(buffer);
+    find_copied();
     for (const RowWork work : {RowWork::shared, RowWork::repeated, RowWork::whole}) {
-      Meetings meetings;
+      Meetings meetings(out_.width.size());
       for (Phase& phase : out_.phases)
         phase.meet[static_cast<size_t>(work)] = meetings.needed(accesses(phase, work));
     }
@@ -87,80 +83,87 @@ class Compiler {
 
  private:
   bool split() const { return weights_.degree() > 1; }
-  size_t parameter(int position) const { return stage_->parameters[static_cast<size_t>(position)]; }
-  void copy(Buffer buffer) { out_.copied[static_cast<size_t>(buffer)] = true; }
-  int64_t& width(Buffer buffer) { return out_.width[static_cast<size_t>(buffer)]; }
+  size_t parameter(model::Role role) const { return spec_.index_of(*stage_, role); }
+  int64_t& width(Buffer buffer) { return out_.width[index_of(buffer)]; }
+  void add_phase(Phase phase) {
+    phase.layer = stage_->layer;
+    out_.phases.push_back(std::move(phase));
+  }
 
   // Appends the steps of the operations from i on that belong together; returns how many operations
   // that were.
-  size_t append(size_t i) {
-    const Operation& o = stage_->operations[i];
-    Phase phase{PhaseKind::add,
-                {},
-                buffer_of(o.in),
-                buffer_of(o.other),
-                buffer_of(o.out),
-                0,
-                stage_->layer,
-                0,
-                0,
-                of_heads(o)};
-    if (o.weight >= 0) phase.weight = parameter(o.weight);
-    if (o.kind == OperationKind::linear) return append_linears(i);
-    if (o.kind == OperationKind::attend) append_store(phase);
-    if (o.kind == OperationKind::attend || o.kind == OperationKind::norm ||
-        o.kind == OperationKind::gate)
-      width(phase.out) = width(phase.in);
-    switch (o.kind) {
-      case OperationKind::linear: break;
-      case OperationKind::spread: return 1;  // matters to gradients only
-      case OperationKind::reduce:
-        if (!split()) return 1;
-        phase.kind = PhaseKind::sum;
-        phase.in = Buffer::partials;
-        copy(phase.out);
-        break;
-      case OperationKind::look_up:
-        phase.kind = PhaseKind::look_up;
-        width(phase.out) = spec_.shape.hidden;
-        if (split()) phase.out = Buffer::partials;
-        break;
-      case OperationKind::norm: phase.kind = PhaseKind::norm; break;
-      case OperationKind::rotate: phase.kind = PhaseKind::rotate; break;
-      case OperationKind::attend: phase.kind = PhaseKind::attend; break;
-      case OperationKind::gate: phase.kind = PhaseKind::gate; break;
-      case OperationKind::add: phase.kind = PhaseKind::add; break;
-      case OperationKind::add_bias: phase.kind = PhaseKind::add_weight; break;
-    }
-    out_.phases.push_back(phase);
+  size_t append(const model::Spread&, size_t) { return 1; }  // matters to gradients only
+  size_t append(const model::Reduce& o, size_t) {
+    const Buffer out = buffer_of(o.value);
+    if (split())
+      add_phase({.kind = PhaseKind::sum, .in = Buffer::partials, .other = out, .out = out});
+    return 1;
+  }
+  size_t append(const model::LookUp& o, size_t) {
+    width(buffer_of(o.out)) = spec_.shape.hidden;
+    const Buffer out = split() ? Buffer::partials : buffer_of(o.out);
+    if (split()) width(out) = spec_.shape.hidden;
+    add_phase({.kind = PhaseKind::look_up,
+               .in = out,
+               .other = out,
+               .out = out,
+               .weight = parameter(o.weight)});
+    return 1;
+  }
+  size_t append(const model::Attend& o, size_t) {
+    width(buffer_of(o.out)) = width(buffer_of(o.q));
+    add_phase({.kind = PhaseKind::store,
+               .in = buffer_of(o.k),
+               .other = buffer_of(o.v),
+               .out = Buffer::cache,
+               .division = Division::heads});
+    add_phase({.kind = PhaseKind::attend,
+               .operation = o,
+               .in = buffer_of(o.q),
+               .other = buffer_of(o.q),
+               .out = buffer_of(o.out),
+               .division = Division::heads});
+    return 1;
+  }
+  size_t append(const model::Linear&, size_t i) { return append_linears(i); }
+  template <class RowOperation>
+  size_t append(const RowOperation& o, size_t) {
+    const std::vector<model::Value> reads = reads_of(o);
+    Phase phase{.operation = o,
+                .in = buffer_of(reads.front()),
+                .other = buffer_of(reads.back()),
+                .out = buffer_of(result_of(o)),
+                .division = division_of(o)};
+    if (const auto role = weight_of(o)) phase.weight = parameter(*role);
+    width(phase.out) = width(phase.in);
+    add_phase(std::move(phase));
     return 1;
   }
 
-  static bool of_heads(const Operation& o) {
-    return o.kind == OperationKind::attend || o.out == model::Value::q || o.out == model::Value::k;
-  }
-
-  void append_store(const Phase& attend) {
-    Phase phase = attend;
-    phase.kind = PhaseKind::store;
-    phase.in = buffer_of(model::Value::k);
-    phase.other = buffer_of(model::Value::v);
-    phase.out = Buffer::cache;
-    out_.phases.push_back(phase);
+  // Buffers that are written row by row only.
+  void find_copied() {
+    out_.copied.resize(out_.width.size(), true);
+    out_.copied[index_of(Buffer::cache)] = out_.copied[index_of(Buffer::partials)] = false;
+    for (const Phase& phase : out_.phases) {
+      if (phase.division == Division::rows) continue;
+      if (phase.count == 0) out_.copied[index_of(phase.out)] = false;
+      for (size_t i = phase.first; i < phase.first + phase.count; ++i)
+        out_.copied[index_of(out_.linears[i].out)] = false;
+    }
   }
 
   // Neighbouring linears of one input are shared as one by the threads; those of a gate column by
   // column, since it needs a thread's columns of both and then no others'.
   size_t append_linears(size_t i) {
     const auto& all = stage_->operations;
-    size_t end = i;
-    while (end < all.size() && all[end].kind == OperationKind::linear && all[end].in == all[i].in)
-      ++end;
-    const bool gated = end < all.size() && all[end].kind == OperationKind::gate;
-    const bool partial = split() && end < all.size() && all[end].kind == OperationKind::reduce;
+    const size_t end = i + joint_linears(*stage_, i);
+    const bool gated = end < all.size() && division_of(all[end]) == Division::columns &&
+                       !std::holds_alternative<model::Linear>(all[end]);
+    const bool partial =
+        split() && end < all.size() && std::holds_alternative<model::Reduce>(all[end]);
     for (size_t j = i; j < end; ++j) {
-      const Operation& o = all[j];
-      add_linear(parameter(o.weight), o.bias < 0 ? -1 : static_cast<int64_t>(parameter(o.bias)),
+      const auto& o = std::get<model::Linear>(all[j]);
+      add_linear(parameter(o.weight), o.bias ? static_cast<int64_t>(parameter(*o.bias)) : -1,
                  buffer_of(o.in), partial ? Buffer::partials : buffer_of(o.out));
       if (partial) width(buffer_of(o.out)) = out_.linears.back().n;
       if (gated || partial || j == i)
@@ -172,8 +175,12 @@ class Compiler {
 
   void begin_linears(PhaseKind kind) {
     const ProgramLinear& linear = out_.linears.back();
-    out_.phases.push_back(
-        {kind, {}, linear.in, linear.in, linear.out, 0, stage_->layer, out_.linears.size() - 1, 0});
+    add_phase({.kind = kind,
+               .in = linear.in,
+               .other = linear.in,
+               .out = linear.out,
+               .division = Division::columns,
+               .first = out_.linears.size() - 1});
   }
 
   void add_linear(size_t weight, int64_t bias, Buffer in, Buffer out) {
@@ -184,8 +191,8 @@ class Compiler {
   }
 
   void append_head() {
-    const Buffer hidden = buffer_of(stage_->operations.back().out);
-    out_.phases.push_back({PhaseKind::select, {}, hidden, hidden, Buffer::selected, 0, -1, 0, 0});
+    const Buffer hidden = buffer_of(result_of(stage_->operations.back()));
+    add_phase({.kind = PhaseKind::select, .in = hidden, .other = hidden, .out = Buffer::selected});
     width(Buffer::selected) = width(hidden);
     add_linear(spec_.head_parameter(), -1, Buffer::selected, Buffer::logits);
     begin_linears(PhaseKind::linears);
@@ -195,8 +202,7 @@ class Compiler {
   std::vector<Access> accesses(const Phase& phase, RowWork work) const {
     std::vector<Access> list = shared_accesses(phase, work);
     if (work == RowWork::repeated)
-      std::erase_if(list,
-                    [&](const Access& a) { return out_.copied[static_cast<size_t>(a.buffer)]; });
+      std::erase_if(list, [&](const Access& a) { return out_.copied[index_of(a.buffer)]; });
     return list;
   }
 

@@ -13,15 +13,18 @@
 
 namespace trireme::generate {
 
-// What steps read and write: the model's values, and what only this engine has.
+// What steps read and write: what only this engine has, and the model's values.
 enum class Buffer : uint8_t {
-  cache = static_cast<uint8_t>(model::value_count),  // keys and values in pages
-  partials,                                          // [ranks, M, D] fp32, tensor parallel only
-  selected,                                          // the final rows whose logits are wanted
-  logits
+  cache,     // keys and values in pages
+  partials,  // [ranks, M, D] fp32, tensor parallel only
+  selected,  // the final rows whose logits are wanted
+  logits,
+  values  // the first of the model's
 };
-inline constexpr size_t buffer_count = static_cast<size_t>(Buffer::logits) + 1;
-constexpr Buffer buffer_of(model::Value value) { return static_cast<Buffer>(value); }
+constexpr Buffer buffer_of(model::Value value) {
+  return static_cast<Buffer>(static_cast<uint8_t>(Buffer::values) + value.id);
+}
+constexpr size_t index_of(Buffer buffer) { return static_cast<size_t>(buffer); }
 
 struct ProgramLinear {
   size_t weight = 0;  // parameter
@@ -33,18 +36,14 @@ struct ProgramLinear {
 };
 
 enum class PhaseKind : uint8_t {
-  look_up,     // rows
-  norm,        // rows; of q and k: or heads
-  linears,     // columns of several linears, shared as one; or rows
-  columns,     // columns of one linear: equal ones of neighbouring steps; or rows
-  sum,         // out = the sum of the ranks' partials; rows
-  rotate,      // rows, or heads
-  store,       // keys and values into their pages; rows, or heads
-  attend,      // rows and KV heads
-  gate,        // columns; or rows
-  add,         // rows
-  add_weight,  // rows
-  select       // rows of the logits
+  look_up,    // rows
+  operation,  // of the model, as its division allows
+  linears,    // columns of several linears, shared as one; or rows
+  columns,    // columns of one linear: equal ones of neighbouring steps; or rows
+  sum,        // out = the sum of the ranks' partials; rows
+  store,      // keys and values into their pages; rows, or heads
+  attend,     // rows and KV heads
+  select      // rows of the logits
 };
 
 // How the threads do what is done row by row.
@@ -57,18 +56,19 @@ enum class RowWork : uint8_t {
 inline constexpr size_t row_works = static_cast<size_t>(RowWork::whole) + 1;
 
 struct Phase {
-  PhaseKind kind = PhaseKind::add;
-  std::array<bool, row_works>
-      meet{};  // before it, since it reads what other threads wrote or writes what they read
+  PhaseKind kind = PhaseKind::operation;
+  model::Operation operation = model::Spread{};  // of kinds operation and attend
   Buffer in = {};
   Buffer other = {};
   Buffer out = {};
-  size_t weight = 0;  // parameter
   int layer = -1;
-  size_t first = 0;  // of ThreadProgram::linears
+  model::Division division = model::Division::rows;  // heads: where row work is repeated, a
+                                                     // sequence and KV head is one thread's
+  size_t weight = 0;                                 // parameter
+  size_t first = 0;                                  // of ThreadProgram::linears
   size_t count = 0;
-  bool of_heads = false;  // q, k, v and attention: where row work is repeated, a sequence and KV
-                          // head is one thread's
+  std::array<bool, row_works>
+      meet{};  // before it, since it reads what other threads wrote or writes what they read
 
   // Products whose rows may be dealt out; those of the logits are of few rows.
   bool of_all_rows() const { return in != Buffer::selected; }
@@ -78,10 +78,10 @@ struct Phase {
 struct ThreadProgram {
   std::vector<ProgramLinear> linears;
   std::vector<Phase> phases;
-  std::array<int64_t, buffer_count> width{};  // elements of a row; 0: has none
-  std::array<bool, buffer_count> copied{};    // every thread has one, where row work is repeated
+  std::vector<int64_t> width;  // by buffer: elements of a row; 0: has none
+  std::vector<bool> copied;    // by buffer: every thread has one, where row work is repeated
 
-  bool repeats(const Phase& phase) const { return copied[static_cast<size_t>(phase.out)]; }
+  bool repeats(const Phase& phase) const { return copied[index_of(phase.out)]; }
   int meetings(int layer, RowWork work) const;  // of all threads in one layer
 };
 

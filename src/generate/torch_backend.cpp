@@ -25,25 +25,25 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload)
       : backend_(backend), indices_(indices), upload_(upload) {}
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                     const model::PackedBatch&, int layer) override {
     const at::Tensor cache = backend_.cache_.select(1, layer);
     cache.select(0, 0).index_copy_(0, indices_.written, k);
     cache.select(0, 1).index_copy_(0, indices_.written, v);
-    return attend_to_cache(q, layer);
+    return attend_to_cache(q, scale, layer);
   }
 
   // To all that the layer has of the sequences, the step's rows included.
-  at::Tensor attend_to_cache(const at::Tensor& q, int layer) {
+  at::Tensor attend_to_cache(const at::Tensor& q, double scale, int layer) {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
-    if (indices_.queries.empty()) return attend_gathered(q, cache);
+    if (indices_.queries.empty()) return attend_gathered(q, scale, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
-    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0),
+    indices_.queries.attend(backend_.attend_pages_, upload_, from, scale, cache.select(0, 0),
                             cache.select(0, 1), backend_.page_size_, out, scratch_);
     ++backend_.paged_attention_calls_;
     if (indices_.gathering.numel() > 0)
       out.index_copy_(0, indices_.gathering,
-                      attend_gathered(from.index_select(0, indices_.gathering), cache));
+                      attend_gathered(from.index_select(0, indices_.gathering), scale, cache));
     return out;
   }
 
@@ -60,13 +60,13 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   }
 
  private:
-  at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& cache) {
+  at::Tensor attend_gathered(const at::Tensor& q, double scale, const at::Tensor& cache) {
     // One by one: keys and values of a layer are contiguous, both together are not, and LibTorch's
     // selection on hosts would copy them whole.
     const at::Tensor keys = cache.select(0, 0).index_select(0, indices_.read),
                      values = cache.select(0, 1).index_select(0, indices_.read);
     ++backend_.attention_calls_;
-    return model::attend_gathered(q, keys, values, indices_.lengths);
+    return model::attend_gathered(q, keys, values, scale, indices_.lengths);
   }
 
   TorchBackend& backend_;
@@ -177,7 +177,7 @@ std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) cons
 void TorchBackend::reserve_positions(int64_t positions) {
   if (positions <= rope_positions_) return;
   rope_positions_ = std::min(spec_.shape.max_positions, std::max<int64_t>(2 * positions, 512));
-  rope_ = model::make_rope(spec_.shape, rope_positions_, device_);
+  ropes_ = model::make_ropes(spec_, rope_positions_, device_);
   if (graphs_) graphs_->forget();
 }
 
@@ -255,11 +255,11 @@ at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndi
 at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& upload) {
   PagedStrategy strategy(*this, indices, upload);
   if (fused_operators_) {
-    const auto attend = [&](const at::Tensor& q, int layer) {
-      return strategy.attend_to_cache(q, layer);
+    const auto attend = [&](const at::Tensor& q, double scale, int layer) {
+      return strategy.attend_to_cache(q, scale, layer);
     };
     const FusedOperators::Step step{
-        indices.rows, indices.written, indices.logit_rows, rope_, cache_, strategy, attend};
+        indices.rows, indices.written, indices.logit_rows, ropes_, cache_, strategy, attend};
     const at::Tensor normed = FusedOperators(spec_, weights_, step).run();
     return normed.defined() ? head(normed) : normed;
   }
@@ -269,7 +269,7 @@ at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& uploa
       if (indices.logit_rows.numel() == 0) return {};
       x = x.index_select(0, indices.logit_rows);
     }
-    x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, rope_, strategy);
+    x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, ropes_, strategy);
   }
   return head(x);
 }

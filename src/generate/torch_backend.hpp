@@ -68,7 +68,7 @@ class TorchBackend final : public StepBackend {
   std::unique_ptr<comm::RankSums> sums_;  // null: one rank. Freed after graphs_, which record it
   at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values; one page more for rows that
                       // fill recorded steps up
-  model::Rope rope_;
+  model::Ropes ropes_;
   int64_t rope_positions_ = 0;
   at::Tensor logits_;                          // [rows, V], where they are drawn from
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device

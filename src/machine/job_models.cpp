@@ -110,12 +110,6 @@ plan::ModelLayout scorer(const config::ModelShape& shape) {
 
 }  // namespace
 
-plan::ModelLayout layout_of(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
-}
-
 ModelShapes shapes_of(const config::Options& options, config::Command command,
                       const config::ModelShape& actor,
                       const std::optional<config::ModelShape>& critic) {

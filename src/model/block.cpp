@@ -1,7 +1,9 @@
-// What the stages of a model are made of: the one place that knows. An architecture's options end
-// here, in an `if`.
+// What the stages of a model are made of: the one place that knows. An architecture is a function
+// from its config to a list of operations.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -53,122 +55,52 @@ constexpr std::array kinds{
 };
 static_assert(kinds.size() == static_cast<size_t>(Role::score) + 1, "every role has a row");
 
-// An operation with the roles of its parameters: they get their positions when the stage is
-// complete.
-struct Draft {
-  Operation operation;
-  std::optional<Role> weight, bias;
+using Operations = std::vector<Operation>;
+
+// The values of a decoder block; every layer uses the same.
+struct DecoderValues {
+  explicit DecoderValues(size_t& count) {
+    for (Value* value : {&normed, &q, &k, &v, &attended, &projected, &gate, &up})
+      value->id = static_cast<uint8_t>(count++);
+  }
+  Value normed, q, k, v, attended, projected, gate, up;
 };
 
-class StageBuilder {
- public:
-  void look_up(Role weight, Value out) {
-    drafts_.push_back({{OperationKind::look_up, out, out, out}, weight, {}});
-  }
-  void norm(Value in, Role weight, Value out) {
-    drafts_.push_back({{OperationKind::norm, in, in, out}, weight, {}});
-  }
-  void linear(Value in, Role weight, std::optional<Role> bias, Value out) {
-    drafts_.push_back({{OperationKind::linear, in, in, out}, weight, bias});
-  }
-  void gate(Value in, Value other, Value out) {
-    drafts_.push_back({{OperationKind::gate, in, other, out}, {}, {}});
-  }
-  void attend(Value out) {
-    drafts_.push_back({{OperationKind::attend, Value::q, Value::k, out}, {}, {}});
-  }
-  void add(Value into, Value what) {
-    drafts_.push_back({{OperationKind::add, into, what, into}, {}, {}});
-  }
-  void add_bias(Value into, Role weight) {
-    drafts_.push_back({{OperationKind::add_bias, into, into, into}, weight, {}});
-  }
-  // Those that change a value where it is.
-  void rotate(Value value) {
-    drafts_.push_back({{OperationKind::rotate, value, value, value}, {}, {}});
-  }
-  void spread(Value value) {
-    drafts_.push_back({{OperationKind::spread, value, value, value}, {}, {}});
-  }
-  void reduce(Value value) {
-    drafts_.push_back({{OperationKind::reduce, value, value, value}, {}, {}});
-  }
-
-  std::vector<Role> roles() const {
-    std::vector<Role> out;
-    for (const auto& kind : kinds) {
-      const auto uses = [&](const Draft& draft) {
-        return draft.weight == kind.role || draft.bias == kind.role;
-      };
-      if (std::any_of(drafts_.begin(), drafts_.end(), uses)) out.push_back(kind.role);
-    }
-    return out;
-  }
-
-  std::vector<Operation> operations() const {
-    const auto used = roles();
-    const auto position = [&](const std::optional<Role>& role) {
-      return role ? static_cast<int>(std::find(used.begin(), used.end(), *role) - used.begin())
-                  : -1;
-    };
-    std::vector<Operation> out;
-    for (Draft draft : drafts_) {
-      draft.operation.weight = position(draft.weight);
-      draft.operation.bias = position(draft.bias);
-      out.push_back(draft.operation);
-    }
-    return out;
-  }
-
- private:
-  std::vector<Draft> drafts_;
-};
-
-StageBuilder embedding_stage() {
-  StageBuilder s;
-  s.look_up(Role::embedding, Value::stream);
-  s.reduce(Value::stream);
-  return s;
+void append(Operations& list, std::initializer_list<Operation> more) {
+  list.insert(list.end(), more);
 }
 
-StageBuilder block_stage(const config::ModelShape& shape) {
+// Llama and its kin: a norm before attention and before the feed-forward part.
+Operations pre_norm_block(const config::ModelShape& shape, int, const DecoderValues& v) {
   const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
-  StageBuilder s;
-  s.norm(Value::stream, Role::input_norm, Value::normed);
-  s.spread(Value::normed);
+  const double eps = shape.norm_eps;
   // Backward, the gradients of `normed` add up in reverse: this order is part of the numerics.
-  s.linear(Value::normed, Role::v, bias(Role::v_bias), Value::v);
-  s.linear(Value::normed, Role::k, bias(Role::k_bias), Value::k);
-  s.linear(Value::normed, Role::q, bias(Role::q_bias), Value::q);
+  Operations list{Norm{residual, v.normed, Role::input_norm, eps}, Spread{v.normed},
+                  Linear{v.normed, v.v, Role::v, bias(Role::v_bias)},
+                  Linear{v.normed, v.k, Role::k, bias(Role::k_bias)},
+                  Linear{v.normed, v.q, Role::q, bias(Role::q_bias)}};
   if (config::traits(shape.architecture).head_norms) {
-    s.norm(Value::q, Role::q_norm, Value::q);
-    s.norm(Value::k, Role::k_norm, Value::k);
+    append(list, {Norm{v.q, v.q, Role::q_norm, eps, shape.head_dim},
+                  Norm{v.k, v.k, Role::k_norm, eps, shape.head_dim}});
   }
-  s.rotate(Value::q);
-  s.rotate(Value::k);
-  s.attend(Value::attended);
-  s.linear(Value::attended, Role::o, std::nullopt, Value::projected);
-  s.reduce(Value::projected);
-  if (shape.o_bias)
-    s.add_bias(Value::projected, Role::o_bias);  // after the sum: every rank has the whole bias
-  s.add(Value::stream, Value::projected);
-
-  s.norm(Value::stream, Role::post_norm, Value::normed);
-  s.spread(Value::normed);
-  s.linear(Value::normed, Role::gate, std::nullopt, Value::gate);
-  s.linear(Value::normed, Role::up, std::nullopt, Value::up);
-  s.gate(Value::gate, Value::up, Value::gate);
-  s.linear(Value::gate, Role::down, std::nullopt, Value::projected);
-  s.reduce(Value::projected);
-  s.add(Value::stream, Value::projected);
-  return s;
+  append(list, {Rotate{v.q, shape.head_dim}, Rotate{v.k, shape.head_dim},
+                Attend{v.q, v.k, v.v, v.attended, shape.head_dim,
+                       1 / std::sqrt(static_cast<double>(shape.head_dim))},
+                Linear{v.attended, v.projected, Role::o, {}}, Reduce{v.projected}});
+  if (shape.o_bias)  // after the sum: every rank has the whole bias
+    append(list, {AddBias{v.projected, Role::o_bias}});
+  append(list, {Add{residual, v.projected, residual},
+                Norm{residual, v.normed, Role::post_norm, eps}, Spread{v.normed},
+                Linear{v.normed, v.gate, Role::gate, {}}, Linear{v.normed, v.up, Role::up, {}},
+                Gate{v.gate, v.up, v.gate}, Linear{v.gate, v.projected, Role::down, {}},
+                Reduce{v.projected}, Add{residual, v.projected, residual}});
+  return list;
 }
 
-StageBuilder head_stage() {
-  StageBuilder s;
-  s.norm(Value::stream, Role::final_norm, Value::normed);
-  return s;
-}
+// The block of each architecture, in the order of config::architecture_table.
+constexpr std::array<Operations (*)(const config::ModelShape&, int layer, const DecoderValues&),
+                     config::architecture_table.size()>
+    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block};
 
 // Adds a parameter to the model and to its last stage.
 void append_parameter(ModelSpec& spec, Role role) {
@@ -182,14 +114,21 @@ void append_parameter(ModelSpec& spec, Role role) {
   spec.parameters.push_back({std::move(tensor), role});
 }
 
-void append(ModelSpec& spec, StageKind kind, int layer, const StageBuilder& builder) {
-  spec.stages.push_back({kind, layer, {}, builder.operations()});
-  for (const Role role : builder.roles()) append_parameter(spec, role);
+void append(ModelSpec& spec, StageKind kind, int layer, Operations operations) {
+  spec.stages.push_back({kind, layer, {}, std::move(operations)});
+  const Operations& list = spec.stages.back().operations;
+  for (const ParameterKind& parameter : kinds) {
+    const auto uses = [&](const Operation& o) {
+      return weight_of(o) == parameter.role || bias_of(o) == parameter.role;
+    };
+    if (std::ranges::any_of(list, uses)) append_parameter(spec, parameter.role);
+  }
 }
 
 // The head's weight comes last.
-void append_head(ModelSpec& spec) {
-  append(spec, StageKind::head, -1, head_stage());
+void append_head(ModelSpec& spec, const DecoderValues& v) {
+  append(spec, StageKind::head, -1,
+         {Norm{residual, v.normed, Role::final_norm, spec.shape.norm_eps}});
   if (spec.head == HeadKind::score) {
     append_parameter(spec, Role::score);
   } else if (spec.shape.tied) {
@@ -226,24 +165,34 @@ std::string name_prefix(int layer) {
   return layer < 0 ? "" : "model.layers." + std::to_string(layer) + ".";
 }
 
+Rotation rotation_of(const config::ModelShape& shape) {
+  return {shape.head_dim, shape.rope_theta, shape.rope_scaling};
+}
+
 ModelSpec describe(const config::ModelShape& shape, HeadKind head) {
   VALIDATE(!shape.mlp_bias, ExitCode::bad_data,
            "mlp_bias = true is not supported (no published Llama, Mistral or Qwen2 model has it): ",
            "use a model whose MLP has no biases");
-  ModelSpec spec{.shape = shape, .head = head, .parameters = {}, .stages = {}};
-  append(spec, StageKind::embedding, -1, embedding_stage());
+  ModelSpec spec;
+  spec.shape = shape;
+  spec.head = head;
+  spec.rotations = {rotation_of(shape)};
+  spec.values = residual.id + 1;
+  const DecoderValues values(spec.values);
+  append(spec, StageKind::embedding, -1, {LookUp{residual, Role::embedding}, Reduce{residual}});
+  const auto block = block_lists[static_cast<size_t>(shape.architecture)];
   for (int layer = 0; layer < shape.layers; ++layer)
-    append(spec, StageKind::block, layer, block_stage(shape));
-  append_head(spec);
+    append(spec, StageKind::block, layer, block(shape, layer, values));
+  append_head(spec, values);
   return spec;
 }
 
 size_t joint_linears(const Stage& stage, size_t first) {
-  const std::vector<Operation>& operations = stage.operations;
+  const auto linear = [&](size_t i) {
+    return i < stage.operations.size() ? std::get_if<Linear>(&stage.operations[i]) : nullptr;
+  };
   size_t end = first;
-  while (end < operations.size() && operations[end].kind == OperationKind::linear &&
-         operations[end].in == operations[first].in)
-    ++end;
+  while (linear(end) != nullptr && linear(end)->in == linear(first)->in) ++end;
   return end - first;
 }
 
@@ -252,11 +201,11 @@ std::vector<bool> joins_the_one_before(const ModelSpec& spec) {
   for (const Stage& stage : spec.stages) {
     for (size_t i = 0, count = 0; i < stage.operations.size(); i += std::max<size_t>(count, 1)) {
       count = joint_linears(stage, i);
-      for (const auto member : {&Operation::weight, &Operation::bias}) {
+      for (const auto role_of : {weight_of, bias_of}) {
         std::vector<size_t> group;
         for (size_t j = i; j < i + count; ++j) {
-          if (stage.operations[j].*member >= 0)
-            group.push_back(stage.parameters[static_cast<size_t>(stage.operations[j].*member)]);
+          if (const auto role = role_of(stage.operations[j]))
+            group.push_back(spec.index_of(stage, *role));
         }
         std::sort(group.begin(), group.end());
         for (size_t j = 1; j < group.size(); ++j) out[group[j]] = group[j] == group[j - 1] + 1;

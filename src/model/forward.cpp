@@ -11,134 +11,134 @@
 #include "trireme/model/forward.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <numbers>
+#include <cstring>
 
 #include "elementwise.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/decode_rows.hpp"
+#include "trireme/model/row_kernels.hpp"
 
 namespace trireme::model {
 namespace {
 
-// transformers, _compute_llama3_parameters: low frequencies are divided by the factor, high ones
-// kept, between them a ramp.
-float llama3_frequency(float frequency, const config::RopeScaling& scaling) {
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  const auto original = static_cast<double>(scaling.original_max_positions);
-  if (wavelength < original / scaling.high_freq_factor) return frequency;
-  if (wavelength > original / scaling.low_freq_factor)
-    return static_cast<float>(frequency / scaling.factor);
-  const double smooth = (original / wavelength - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
-  return static_cast<float>((1 - smooth) * frequency / scaling.factor + smooth * frequency);
-}
+// As tensors: each operation's result from the values.
+struct Execution {
+  const StagePass& pass;
+  const Values& values;
 
-// 1 / theta^(2 i / hd), scaled. [hd / 2] fp32 on the CPU, by the same operations as transformers.
-at::Tensor inverse_frequencies(const config::ModelShape& shape) {
-  const at::Tensor even = at::arange(0, shape.head_dim, 2, at::TensorOptions().dtype(at::kFloat));
-  const at::Tensor exponents = even.div(static_cast<double>(shape.head_dim));
-  at::Tensor frequencies = at::reciprocal(at::pow(shape.rope_theta, exponents));
-  const auto& scaling = shape.rope_scaling;
-  if (scaling.kind == config::RopeKind::linear) frequencies = frequencies.div(scaling.factor);
-  if (scaling.kind == config::RopeKind::llama3) {
-    float* values = frequencies.mutable_data_ptr<float>();
-    std::transform(values, values + frequencies.numel(), values,
-                   [&](float value) { return llama3_frequency(value, scaling); });
-  }
-  return frequencies;
-}
-
-using Values = std::array<at::Tensor, value_count>;  // each [T, width]
-
-// One pass of a stage: what its operations read besides the values.
-struct StageRun {
-  const ModelSpec& spec;
-  const Stage& stage;
-  std::span<const at::Tensor> parameters;
-  const PackedBatch& part;
-  const Rope& rope;
-  Strategy& strategy;
-
-  const at::Tensor& parameter(int position) const {
-    return parameters[static_cast<size_t>(position)];
-  }
-  at::Tensor heads(const at::Tensor& y) const {
-    return y.view({y.size(0), y.size(1) / spec.shape.head_dim, spec.shape.head_dim});
+  const at::Tensor& operator[](Value value) const { return values[value.id]; }
+  at::Tensor heads(Value value, int64_t head_dim) const {
+    const at::Tensor& x = values[value.id];
+    return x.view({x.size(0), x.size(1) / head_dim, head_dim});
   }
 
-  at::Tensor look_up(const at::Tensor& weight) const {
-    const auto [first, rows] = strategy.vocabulary_rows(spec.shape.vocab);
+  at::Tensor operator()(const LookUp& o) const {
+    const at::Tensor &weight = pass.parameter(o.weight), &ids = pass.part.ids;
+    const int64_t vocabulary = pass.spec.shape.vocab;
+    const auto [first, rows] = pass.strategy.vocabulary_rows(vocabulary);
     EXPECT(weight.size(0) == rows);
-    if (rows == spec.shape.vocab) return embedding_rows(weight, part.ids);
+    if (rows == vocabulary) return embedding_rows(weight, ids);
     // Another rank has the other rows: zeros here, so that the sum over the ranks is the whole
     // look-up.
     const at::Tensor outside =
-        at::logical_not(at::logical_and(part.ids.ge(first), part.ids.lt(first + rows)));
-    const at::Tensor local = at::masked_fill(part.ids.sub(first), outside, 0);
+        at::logical_not(at::logical_and(ids.ge(first), ids.lt(first + rows)));
+    const at::Tensor local = at::masked_fill(ids.sub(first), outside, 0);
     return at::masked_fill(embedding_rows(weight, local), outside.unsqueeze(1), 0);
   }
-
-  at::Tensor norm(const Operation& operation, const at::Tensor& x) const {
-    const at::Tensor& weight = parameter(operation.weight);
-    if (operation.in != Value::q && operation.in != Value::k)
-      return rms_norm(x, weight, spec.shape.norm_eps);
+  at::Tensor operator()(const Norm& o) const {
+    const at::Tensor& weight = pass.parameter(o.weight);
+    if (o.head_dim == 0) return rms_norm((*this)[o.in], weight, o.eps);
     // Of heads, which tensor-parallel ranks share: each has the whole weight and a part of its
     // gradient.
-    return rms_norm(heads(x), strategy.spread(weight), spec.shape.norm_eps).view(x.sizes());
+    return rms_norm(heads(o.in, o.head_dim), pass.strategy.spread(weight), o.eps)
+        .view((*this)[o.in].sizes());
   }
-
-  at::Tensor linear(const Operation& operation, const at::Tensor& x) const {
+  at::Tensor operator()(const Spread& o) const { return pass.strategy.spread((*this)[o.value]); }
+  at::Tensor operator()(const Linear& o) const {
     const std::optional<at::Tensor> bias =
-        operation.bias < 0 ? std::nullopt : std::optional(parameter(operation.bias));
-    const size_t which = stage.parameters[static_cast<size_t>(operation.weight)];
-    return strategy.linear(x, parameter(operation.weight), bias, spec.parameters[which]);
+        o.bias ? std::optional(pass.parameter(*o.bias)) : std::nullopt;
+    const size_t which = pass.spec.index_of(pass.stage, o.weight);
+    return pass.strategy.linear((*this)[o.in], pass.parameter(o.weight), bias,
+                                pass.spec.parameters[which]);
   }
-
-  at::Tensor attend(const Values& values) const {
-    const auto of = [&](Value value) { return heads(values[static_cast<size_t>(value)]); };
+  at::Tensor operator()(const Rotate& o) const {
+    return apply_rope(heads(o.value, o.head_dim), pass.part.positions, pass.ropes[o.table])
+        .view((*this)[o.value].sizes());
+  }
+  at::Tensor operator()(const Attend& o) const {
     const at::Tensor out =
-        strategy.attend(of(Value::q), of(Value::k), of(Value::v), part, stage.layer);
+        pass.strategy.attend(heads(o.q, o.head_dim), heads(o.k, o.head_dim), heads(o.v, o.head_dim),
+                             o.scale, pass.part, pass.stage.layer);
     return out.reshape({out.size(0), out.size(1) * out.size(2)});
   }
+  at::Tensor operator()(const Gate& o) const { return swiglu((*this)[o.in], (*this)[o.other]); }
+  at::Tensor operator()(const Reduce& o) const { return pass.strategy.reduce((*this)[o.value]); }
+  at::Tensor operator()(const Add& o) const { return (*this)[o.in].add((*this)[o.other]); }
+  at::Tensor operator()(const AddBias& o) const {
+    return (*this)[o.value].add(pass.parameter(o.weight));
+  }
+};
 
-  at::Tensor execute(const Operation& operation, const Values& values) const {
-    const at::Tensor& x = values[static_cast<size_t>(operation.in)];
-    const at::Tensor& other = values[static_cast<size_t>(operation.other)];
-    switch (operation.kind) {
-      case OperationKind::look_up: return look_up(parameter(operation.weight));
-      case OperationKind::norm: return norm(operation, x);
-      case OperationKind::spread: return strategy.spread(x);
-      case OperationKind::linear: return linear(operation, x);
-      case OperationKind::rotate: return apply_rope(heads(x), part.positions, rope).view(x.sizes());
-      case OperationKind::attend: return attend(values);
-      case OperationKind::gate: return swiglu(x, other);
-      case OperationKind::reduce: return strategy.reduce(x);
-      case OperationKind::add: return x.add(other);
-      case OperationKind::add_bias: return x.add(parameter(operation.weight));
-    }
-    throw InternalError("an unknown operation");
+// On elements of a row of a step.
+template <class T>
+struct RowExecution {
+  const RowSlice& s;
+  const T* in = reinterpret_cast<const T*>(s.in);
+  T* out = reinterpret_cast<T*>(s.out);
+
+  void operator()(const Norm& o) const {
+    const int64_t length = o.head_dim > 0 ? o.head_dim : s.elements;
+    rms_norm_rows(in, reinterpret_cast<const T*>(s.weight), out, nullptr, s.elements / length,
+                  length, static_cast<float>(o.eps));
+  }
+  void operator()(const Rotate& o) const {
+    const Rope& rope = (*s.ropes)[o.table];
+    rope_rows(in, &s.position, rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(),
+              out, 1, s.elements / o.head_dim, o.head_dim, 1.f);
+  }
+  void operator()(const Gate&) const {
+    swiglu(in, reinterpret_cast<const T*>(s.other), out, s.elements);
+  }
+  void operator()(const Add&) const { add(s.other); }
+  void operator()(const AddBias&) const { add(s.weight); }
+  void add(const std::byte* what) const {
+    if (out != in) std::memcpy(out, in, static_cast<size_t>(s.elements) * sizeof(T));
+    kernels::add_row(s.type, out, what, s.elements);
+  }
+  template <class Op>
+  void operator()(const Op&) const {
+    throw InternalError("an operation that is not done row by row");
   }
 };
 
 }  // namespace
 
-Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Device device) {
-  const at::Tensor positions = at::arange(max_positions, at::TensorOptions().dtype(at::kFloat));
-  const at::Tensor angles = at::outer(positions, inverse_frequencies(shape));
-  return {angles.cos().to(device), angles.sin().to(device)};
+const at::Tensor& StagePass::parameter(Role role) const {
+  return parameters[spec.position_of(stage, role)];
+}
+
+at::Tensor execute(const Operation& operation, const StagePass& pass, const Values& values) {
+  return std::visit(Execution{pass, values}, operation);
+}
+
+void execute_row(const Operation& operation, const RowSlice& slice) {
+  if (slice.type == base::ElementType::f32) {
+    std::visit(RowExecution<float>{slice}, operation);
+  } else {
+    std::visit(RowExecution<uint16_t>{slice}, operation);
+  }
 }
 
 at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
                      std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Rope& rope, Strategy& strategy) {
+                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy) {
   EXPECT(parameters.size() == stage.parameters.size() && !stage.operations.empty());
-  const StageRun run{spec, stage, parameters, part, rope, strategy};
-  Values values;
-  values[static_cast<size_t>(Value::stream)] = x;
+  const StagePass pass{spec, stage, parameters, part, ropes, strategy};
+  Values values(spec.values);
+  values[residual.id] = x;
   for (const Operation& operation : stage.operations)
-    values[static_cast<size_t>(operation.out)] = run.execute(operation, values);
-  const at::Tensor& out = values[static_cast<size_t>(stage.operations.back().out)];
+    values[result_of(operation).id] = execute(operation, pass, values);
+  const at::Tensor& out = values[result_of(stage.operations.back()).id];
   return stage.kind == StageKind::head && spec.wide_head() ? out.to(at::kFloat) : out;
 }
 

@@ -28,11 +28,12 @@ void GatheredLengths::add(int64_t its_queries, int64_t its_keys) {
 }
 
 at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const GatheredLengths& lengths) {
+                           double scale, const GatheredLengths& lengths) {
   if (q.is_cuda())
     return compat::varlen_attention(
         q, k, v,
-        {lengths.queries_device, lengths.keys_device, lengths.most_queries, lengths.most_keys});
+        {lengths.queries_device, lengths.keys_device, lengths.most_queries, lengths.most_keys},
+        scale);
   const auto part = [](const at::Tensor& x, const std::vector<int64_t>& ends,
                        size_t b) {  // [1, heads, positions, hd]
     return x.narrow(0, ends[b], ends[b + 1] - ends[b]).transpose(0, 1).unsqueeze(0);
@@ -43,7 +44,7 @@ at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& k, const at::T
                                         lengths.keys[b + 1] - lengths.keys[b]);
     const at::Tensor attended = at::scaled_dot_product_attention(
         part(q, lengths.queries, b), part(k, lengths.keys, b), part(v, lengths.keys, b), mask, 0.0,
-        false, std::nullopt, q.size(1) != k.size(1));
+        false, scale, q.size(1) != k.size(1));
     out.push_back(attended.squeeze(0).transpose(0, 1));
   }
   return at::cat(out, 0);

@@ -21,7 +21,7 @@ constexpr const char* templates_folder = "additional_chat_templates";
 constexpr uintmax_t small_bytes = uintmax_t{16} << 20;
 // Of what a tokenizer needs: without it an export has no use. Llama 3.2 has 17 MB.
 constexpr uintmax_t tokenizer_bytes = uintmax_t{256} << 20;
-constexpr size_t shown_names = 30;
+constexpr size_t most_shown = 30;
 
 constexpr std::array kept_endings{".json", ".jinja", ".md", ".py"};
 constexpr std::array kept_beginnings{"license", "notice"};
@@ -192,7 +192,7 @@ std::string KeptFiles::describe() const {
   std::vector<std::string> names;
   for (const File& file : files_) names.push_back(file.name);
   const auto listed = [](const std::vector<std::string>& all) {
-    const size_t shown = std::min(all.size(), shown_names);
+    const size_t shown = std::min(all.size(), most_shown);
     const std::string list = base::join(std::span(all).first(shown));
     return shown == all.size() ? list : base::text(list, " and ", all.size() - shown, " more");
   };

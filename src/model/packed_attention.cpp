@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <deque>
 
 #include "trireme/kernels/parallel.hpp"
@@ -21,6 +20,7 @@ using torch::autograd::variable_list;
 
 struct Tensors {
   const at::Tensor &q, &k, &v, &out, &log_sum_exp;
+  double scale;
 };
 
 template <class T>
@@ -49,7 +49,7 @@ kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task,
           heads,
           kv_heads,
           head_dim,
-          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
+          static_cast<float>(t.scale),
           team};
 }
 
@@ -90,12 +90,12 @@ void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTe
 
 struct PackedAttention : Function<PackedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in,
-                            const at::Tensor& k_in, const at::Tensor& v_in,
+                            const at::Tensor& k_in, const at::Tensor& v_in, double scale,
                             const std::vector<int64_t>& cu_seqlens) {
     const at::Tensor q = q_in.contiguous(), k = k_in.contiguous(), v = v_in.contiguous();
     const at::Tensor out = at::empty_like(q);
     const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
-    const Tensors tensors{q, k, v, out, log_sum_exp};
+    const Tensors tensors{q, k, v, out, log_sum_exp, scale};
     const int64_t heads_of_group = q.size(1) / k.size(1);
     const auto team_of = [&](const Task& task) {
       return kernels::AttentionTeam(task.tokens, heads_of_group);
@@ -109,12 +109,14 @@ struct PackedAttention : Function<PackedAttention> {
     });
     context->save_for_backward({q, k, v, out, log_sum_exp});
     context->saved_data["cu_seqlens"] = cu_seqlens;
+    context->saved_data["scale"] = scale;
     return out;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const Tensors tensors{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const Tensors tensors{saved[0], saved[1], saved[2],
+                          saved[3], saved[4], context->saved_data["scale"].toDouble()};
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k),
                      dv = at::empty_like(tensors.v);
@@ -141,7 +143,7 @@ struct PackedAttention : Function<PackedAttention> {
             run(static_cast<uint16_t*>(nullptr));
           }
         });
-    return {dq, dk, dv, at::Tensor()};
+    return {dq, dk, dv, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -164,7 +166,7 @@ bool tasks_fill(std::span<const int64_t> lengths, int threads) {
 // Splitting costs one concatenation in the backward pass, where narrow() would add a full-size
 // gradient per sequence.
 at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              const std::vector<int64_t>& cu_seqlens) {
+                              double scale, const std::vector<int64_t>& cu_seqlens) {
   std::vector<int64_t> lengths;
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
@@ -178,21 +180,20 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
              vs = v.split_with_sizes(lengths);
   std::vector<at::Tensor> out;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto attended =
-        at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]),
-                                         {}, 0.0, true, std::nullopt, grouped);
+    const auto attended = at::scaled_dot_product_attention(
+        heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0, true, scale, grouped);
     out.push_back(attended.squeeze(0).transpose(0, 1));
   }
   return out.size() == 1 ? out.front() : at::cat(out, 0);
 }
 
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                         const std::vector<int64_t>& cu_seqlens) {
+                         double scale, const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
                     k.scalar_type() == type && v.scalar_type() == type;
-  return ours ? PackedAttention::apply(q, k, v, cu_seqlens)
-              : attend_by_sequence(q, k, v, cu_seqlens);
+  return ours ? PackedAttention::apply(q, k, v, scale, cu_seqlens)
+              : attend_by_sequence(q, k, v, scale, cu_seqlens);
 }
 
 }  // namespace trireme::model

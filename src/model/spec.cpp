@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -99,6 +100,14 @@ int64_t ModelSpec::elements() const {
   return sum;
 }
 
+size_t ModelSpec::position_of(const Stage& stage, Role role) const {
+  size_t i = 0;
+  while (i < stage.parameters.size() && parameters[stage.parameters[i]].role != role) ++i;
+  if (i < stage.parameters.size()) return i;
+  throw InternalError(base::text("the model has no parameter of role ", static_cast<int>(role),
+                                 " in layer ", stage.layer));
+}
+
 size_t ModelSpec::index_of(Role role, int layer) const {
   for (const auto& stage : stages) {
     if (stage.layer != layer) continue;
@@ -108,6 +117,77 @@ size_t ModelSpec::index_of(Role role, int layer) const {
   }
   throw InternalError(base::text("the model has no parameter of role ", static_cast<int>(role),
                                  " in layer ", layer));
+}
+
+namespace {
+
+std::vector<int64_t> widths_of(const ModelSpec& spec) {
+  std::vector<int64_t> widths(spec.values, 0);
+  for (const Stage& stage : spec.stages) {
+    for (const Operation& operation : stage.operations) {
+      int64_t& width = widths[result_of(operation).id];
+      if (std::holds_alternative<LookUp>(operation)) {
+        width = spec.shape.hidden;
+      } else if (std::holds_alternative<Linear>(operation)) {
+        width = spec.parameters[spec.index_of(stage, *weight_of(operation))].spec.rows();
+      } else {
+        width = widths[reads_of(operation).front().id];
+      }
+    }
+  }
+  return widths;
+}
+
+// Each value that an operation has written is another tensor than the value before.
+class KeptOfStage {
+ public:
+  KeptOfStage(const std::vector<int64_t>& widths, Kept OperationRow::*by)
+      : widths_(widths), by_(by), written_(widths.size(), 0) {}
+
+  KeptColumns of(const Stage& stage) {
+    for (const Operation& operation : stage.operations) add(operation);
+    return sum_;
+  }
+
+ private:
+  void add(const Operation& operation) {
+    const Kept& kept = row_of(operation).*by_;
+    const std::vector<Value> reads = reads_of(operation);
+    for (size_t i = 0; i < reads.size(); ++i) {
+      if ((kept.reads >> i & 1) != 0) keep(reads[i]);
+    }
+    if (row_of(operation).computes) ++written_[result_of(operation).id];
+    if (kept.result) keep(result_of(operation));
+    if (reads.empty()) return;
+    const int64_t width = widths_[reads.front().id], head_dim = head_dim_of(operation);
+    sum_.values += kept.copies * width;
+    sum_.numbers += kept.wide * width;
+    if (kept.statistic) sum_.numbers += head_dim > 0 ? width / head_dim : 1;
+  }
+  void keep(Value value) {
+    if (value == residual && written_[value.id] == 0) return;
+    if (kept_.insert({value.id, written_[value.id]}).second) sum_.values += widths_[value.id];
+  }
+
+  const std::vector<int64_t>& widths_;
+  Kept OperationRow::*by_;
+  std::vector<int> written_;  // times, by value
+  std::set<std::pair<uint8_t, int>> kept_;
+  KeptColumns sum_;
+};
+
+}  // namespace
+
+KeptColumns kept_by_block(const ModelSpec& spec, Kept OperationRow::*by) {
+  const std::vector<int64_t> widths = widths_of(spec);
+  KeptColumns most;
+  for (const Stage& stage : spec.stages) {
+    if (stage.kind != StageKind::block) continue;
+    const KeptColumns kept = KeptOfStage(widths, by).of(stage);
+    most.values = std::max(most.values, kept.values);
+    most.numbers = std::max(most.numbers, kept.numbers);
+  }
+  return most;
 }
 
 base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {

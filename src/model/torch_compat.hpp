@@ -17,6 +17,6 @@ struct PackedEnds {
 // of LibTorch's kernels for CUDA: flash for bf16 and fp16, differentiable; the memory-efficient one
 // for fp32, forward only. q [T, H, hd], k and v [S, K, hd].
 at::Tensor varlen_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const PackedEnds& ends);
+                            const PackedEnds& ends, double scale);
 
 }  // namespace trireme::model::compat

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "trireme/base/checked.hpp"
-#include "trireme/config/architectures.hpp"
 #include "trireme/plan/pass_bytes.hpp"
 
 namespace trireme::plan {
@@ -28,7 +27,7 @@ int64_t block(const GenerationStep& s) {
   const int64_t hidden = s.shape.hidden;
   if (!s.fused) return s.rows * s.element_bytes * (4 * hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn);
   // Values keep the memory of queries and keys, too, which lie apart once their heads are normed.
-  const int64_t normed = config::traits(s.shape.architecture).head_norms ? s.q + s.kv : 0;
+  const int64_t normed = s.head_norms ? s.q + s.kv : 0;
   const int64_t rotating = 2 * hidden + 2 * s.q + 2 * s.kv + normed;
   return s.rows * s.element_bytes *
          std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, rotating});
@@ -97,6 +96,7 @@ int64_t recorded(GenerationStep s) {
 
 void GenerationStep::take_slices(const ModelLayout& model, const base::ShardLayout& slices,
                                  int place) {
+  head_norms = model.head_norms;
   const auto& tensors = slices.tensors();
   for (size_t p = 0; p < tensors.size(); ++p) {
     const int64_t columns = slices.block(p, place).rows;

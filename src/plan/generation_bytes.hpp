@@ -25,6 +25,7 @@ struct GenerationStep {
   int64_t rows = 0;                           // that it computes
   int64_t running = 0;                        // sequences, each of which draws a token
   int64_t prefill = 0;                        // positions of sequences that read their prompts
+  bool head_norms = false;
   bool fused = true;            // several operators at a time (generate/fused_operators.hpp)
   bool in_place = true;         // the others attend to pages where these lie
   bool graphs = true;           // steps of decoding are recorded

@@ -84,7 +84,7 @@ class RankLedger {
     return job_.own_kernels ? Operators::device : Operators::composed;
   }
   PassWork work(const ModelLayout& model, int64_t tokens) const {
-    return {model.shape,
+    return {model,
             tokens,
             head_rows(model),
             kept_blocks(model),

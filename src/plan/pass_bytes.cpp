@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "trireme/config/architectures.hpp"
-
 namespace trireme::plan {
 namespace {
 
@@ -15,15 +13,13 @@ constexpr int64_t row_state = 24;  // of a row's log-sum-exp between pieces of t
 // Widths of a block's values.
 struct Widths {
   explicit Widths(const PassWork& work)
-      : hidden(work.shape.hidden),
-        q(work.shape.q_dim()),
-        kv(work.shape.kv_dim()),
-        ffn(work.shape.ffn),
-        heads(work.shape.heads),
-        kv_heads(work.shape.kv_heads),
-        head_norms(config::traits(work.shape.architecture).head_norms) {}
+      : hidden(work.model.shape.hidden),
+        q(work.model.shape.q_dim()),
+        kv(work.model.shape.kv_dim()),
+        ffn(work.model.shape.ffn),
+        heads(work.model.shape.heads),
+        kv_heads(work.model.shape.kv_heads) {}
   int64_t hidden, q, kv, ffn, heads, kv_heads;
-  bool head_norms;
 };
 
 int64_t chunk(const PassWork& work) { return std::min(work.head_rows, vocabulary_chunk); }
@@ -33,22 +29,13 @@ int64_t values(const PassWork& work, int64_t columns) {
   return work.tokens * work.element_bytes * columns;
 }
 
-// Saved by one block's operators. In the compute type the inputs of all products, rotated q and k,
-// v, the attention's output, gate, up and their product; on devices also fp32 numbers of each row
-// and head. Composed operators also keep q and k before the rotation and, in fp32, the norms' input
-// and normed rows, twice, and SwiGLU's gate, up and silu(gate).
+// Saved by one block's operators (model::operation_table). On the host without numbers: there the
+// libraries' own memory is estimated with more.
 int64_t saved_by_block(const PassWork& work) {
-  const Widths w(work);
-  if (work.operators == Operators::composed) {
-    return values(work, 4 * w.hidden + 3 * w.q + 3 * w.kv + 3 * w.ffn) +
-           work.tokens * float_bytes * (4 * w.hidden + 3 * w.ffn);
-  }
-  const int64_t narrow = values(work, 3 * w.hidden + 2 * w.q + 2 * w.kv + 3 * w.ffn);
-  if (work.operators == Operators::host) return narrow;
-  const int64_t of_norms =
-      w.head_norms ? values(work, w.q + w.kv) + work.tokens * float_bytes * (w.heads + w.kv_heads)
-                   : 0;
-  return narrow + of_norms + work.tokens * float_bytes * (w.heads + 2);
+  const ModelLayout::Kept& kept =
+      work.operators == Operators::composed ? work.model.composed : work.model.own;
+  const int64_t numbers = work.operators == Operators::host ? 0 : kept.numbers;
+  return values(work, kept.values) + work.tokens * float_bytes * numbers;
 }
 
 // Whether products on a device add to fp32 slots and sums by themselves, or are rounded in a matrix
@@ -88,7 +75,7 @@ PassBytes on_device(const PassWork& work) {
   const Widths w(work);
   const int64_t block = saved_by_block(work), hidden = values(work, w.hidden);
   PassBytes out;
-  out.stage_inputs = work.shape.layers * hidden;
+  out.stage_inputs = work.model.shape.layers * hidden;
   out.kept = work.kept_blocks * block;
   out.columns = work.tokens * bytes_per_token;
   // Nothing is given back before the block ends: both norms' rows, the sums between, what attention
@@ -137,8 +124,9 @@ int64_t estimated_head(const PassWork& work) {
       work.tokens * chunk(work) *
       (work.operators == Operators::host ? work.logit_bytes : work.logit_bytes + 2 * float_bytes);
   const int64_t widened =
-      widens(work) ? (chunk(work) + work.tokens) * work.shape.hidden * work.logit_bytes : 0;
-  return logits + work.tokens * work.shape.hidden * (float_bytes + work.element_bytes) + widened;
+      widens(work) ? (chunk(work) + work.tokens) * work.model.shape.hidden * work.logit_bytes : 0;
+  return logits + work.tokens * work.model.shape.hidden * (float_bytes + work.element_bytes) +
+         widened;
 }
 
 }  // namespace
@@ -146,9 +134,9 @@ int64_t estimated_head(const PassWork& work) {
 PassBytes training_pass_bytes(const PassWork& work) {
   if (work.operators == Operators::device) return on_device(work);
   PassBytes out;
-  out.stage_inputs = (work.shape.layers + 2) * values(work, work.shape.hidden);
+  out.stage_inputs = (work.model.shape.layers + 2) * values(work, work.model.shape.hidden);
   out.kept = work.kept_blocks * saved_by_block(work);
-  out.head_weight = chunk(work) * work.shape.hidden * work.element_bytes;
+  out.head_weight = chunk(work) * work.model.shape.hidden * work.element_bytes;
   out.head_logits = estimated_head(work);
   if (work.head_rows > 1 && work.operators == Operators::host) {
     out.head_kept = std::min(work.kept_logits, work.tokens * work.head_rows * work.logit_bytes);

@@ -31,10 +31,10 @@ bool StageLoop::keeps_graph(int stage) const {
 }
 
 // Grown by doubling: long contexts need tens of MiB that short runs never touch.
-void StageLoop::grow_rope(int64_t positions) {
+void StageLoop::grow_ropes(int64_t positions) {
   if (positions <= rope_positions_) return;
   rope_positions_ = std::max({positions, 2 * rope_positions_, int64_t{1024}});
-  rope_ = model::make_rope(spec_.shape, rope_positions_, device_);
+  ropes_ = model::make_ropes(spec_, rope_positions_, device_);
 }
 
 std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
@@ -62,13 +62,13 @@ void StageLoop::preset_gradients(const std::vector<float*>& into,
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
   if (device_.is_cpu()) base::return_freed_memory_near_goal();
   if (batch.tokens() == 0) return batch;
-  grow_rope(batch.max_length);
+  grow_ropes(batch.max_length);
   return strategy_.part(batch);
 }
 
 at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,
                               const at::Tensor& x, const model::PackedBatch& part) {
-  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, rope_,
+  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, ropes_,
                           strategy_);
 }
 

@@ -70,7 +70,7 @@ class StageLoop {
                       at::Tensor& gradient, Reduce when);
   void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient,
                           float* into) const;
-  void grow_rope(int64_t positions);
+  void grow_ropes(int64_t positions);
 
   const model::ModelSpec& spec_;
   comm::ShardExchange& exchange_;
@@ -79,7 +79,7 @@ class StageLoop {
   at::Device device_;
   at::ScalarType compute_;
   int64_t recomputed_blocks_;
-  model::Rope rope_;
+  model::Ropes ropes_;
   int64_t rope_positions_ = 0;
   int64_t peak_input_bytes_ = 0;
 };

@@ -153,7 +153,8 @@ int64_t planned_for_scoring(const Rollout& r, const model::ModelSpec& spec) {
   const auto bytes =
       plan::sharded_model_bytes(layout(spec), world().size(), config::bytes_per_element(r.type),
                                 plan::Training::frozen, false, plan::Exchange::device_ring);
-  const plan::PassWork work{.shape = spec.shape,
+  const plan::ModelLayout model = layout(spec);
+  const plan::PassWork work{.model = model,
                             .tokens = scored_tokens,
                             .head_rows = 1,
                             .element_bytes = config::bytes_per_element(r.type)};

@@ -8,12 +8,11 @@
 
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
+#include "trireme/machine/model_layout.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 
 namespace trireme::machine {
-
-plan::ModelLayout layout_of(const model::ModelSpec& spec);
 
 // Shapes of all models that a run opens.
 struct ModelShapes {

@@ -5,29 +5,65 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "trireme/base/element_type.hpp"
 #include "trireme/model/packed_batch.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/strategy.hpp"
 
 namespace trireme::model {
 
-// cos and sin [max_positions, hd / 2] in fp32, with the shape's rope scaling; rows are gathered by
-// position.
+// cos and sin [max_positions, dims / 2] in fp32; rows are gathered by position.
 struct Rope {
   at::Tensor cos;
   at::Tensor sin;
 };
-Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Device device);
+using Ropes = std::vector<Rope>;  // of ModelSpec::rotations
+Rope make_rope(const Rotation& rotation, int64_t max_positions, at::Device device);
+Ropes make_ropes(const ModelSpec& spec, int64_t max_positions, at::Device device);
 
-// Runs a stage's operations; `parameters` in the order of Stage::parameters, x [T, D] what the
-// stage before gave (undefined for the embedding): [T, D]. `rope` reaches all positions.
-// Differentiable in x and the parameters.
+// What the operations of a stage read beside the values; `parameters` in the order of
+// Stage::parameters. `ropes` reach all positions.
+struct StagePass {
+  const ModelSpec& spec;
+  const Stage& stage;
+  std::span<const at::Tensor> parameters;
+  const PackedBatch& part;
+  const Ropes& ropes;
+  Strategy& strategy;
+
+  const at::Tensor& parameter(Role role) const;
+};
+using Values = std::vector<at::Tensor>;  // [ModelSpec::values], each [T, width]
+
+// The result of one operation. Differentiable in the values and the parameters.
+at::Tensor execute(const Operation& operation, const StagePass& pass, const Values& values);
+
+// Runs a stage's operations; x [T, D] is the stream of the stage before (undefined for the
+// embedding): [T, D].
 at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
                      std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Rope& rope, Strategy& strategy);
+                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy);
+
+// Elements of one row of values on the host: the row, or some of its heads or columns, as the
+// operation's division allows. `out` may be `in`.
+struct RowSlice {
+  base::ElementType type;
+  const std::byte* in;
+  const std::byte* other;  // of operations that read two values
+  std::byte* out;
+  int64_t elements;
+  const std::byte* weight;  // of these columns; of heads the head's
+  int64_t position;         // of the row in its sequence
+  const Ropes* ropes;
+};
+// The same bits as execute() on the host. Not for look_up, linear, attend, spread and reduce, which
+// are no work on single rows.
+void execute_row(const Operation& operation, const RowSlice& slice);
 
 // RMS norm: x in fp32, times rsqrt(mean(x^2) + eps), rounded to x's type, times the weight. [.., D]
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);

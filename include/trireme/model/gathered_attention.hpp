@@ -20,10 +20,11 @@ struct GatheredLengths {
   void add(int64_t its_queries, int64_t its_keys);
 };
 
-// Every query sees the keys up to its own position: causal from the bottom right. q [M, H, hd], k
+// softmax(scale q k^T) v, where every query sees the keys up to its own position: causal from the
+// bottom right. q [M, H, hd], k
 // and v [S, K, hd] -> [M, H, hd]. One kernel on CUDA; on CPUs LibTorch's
 // scaled_dot_product_attention, one sequence after another. Forward only.
 at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const GatheredLengths& lengths);
+                           double scale, const GatheredLengths& lengths);
 
 }  // namespace trireme::model

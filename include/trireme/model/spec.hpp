@@ -1,7 +1,6 @@
 // A model as a list of stages: named parameters, and the operations that compute with them.
-// Training and generation, on CPUs and GPUs, execute this list; nobody else knows what a block is
-// made of. Knows nothing of sharding. Legend: T tokens, V vocabulary, D hidden, H heads, K KV
-// heads, hd head size, F ffn, L layers.
+// Training and generation, on CPUs and GPUs, execute this list; nothing else knows what a block is
+// made of. Knows nothing of sharding. Legend: L layers.
 #pragma once
 
 #include <cstdint>
@@ -11,74 +10,10 @@
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/config/choices.hpp"
 #include "trireme/config/model_shape.hpp"
+#include "trireme/model/operations.hpp"
+#include "trireme/model/parameter.hpp"
 
 namespace trireme::model {
-
-// What a parameter is; decides its name, shape, tensor-parallel slicing and initial values
-// (src/model/parameter_table.hpp).
-enum class Role : uint8_t {
-  embedding,  // [V, D]
-  input_norm,
-  q,
-  k,
-  v,
-  q_bias,
-  k_bias,
-  v_bias,
-  q_norm,
-  k_norm,
-  o,
-  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [hd] [hd] [D, H*hd]
-  post_norm,
-  gate,
-  up,
-  down,  // [D] [F, D] [F, D] [D, F]
-  final_norm,
-  lm_head,
-  score  // [D] [V, D] [1, D]
-};
-
-struct Parameter {
-  base::TensorSpec spec;  // Hugging Face name and global shape
-  Role role = Role::embedding;
-};
-
-// Activations between the operations, of T tokens each.
-enum class Value : uint8_t {
-  stream,  // [T, D], the residual stream
-  normed,
-  q,
-  k,
-  v,
-  attended,
-  projected,
-  gate,
-  up  // [T, D] [T, H*hd] [T, K*hd] [T, K*hd] [T, H*hd] [T, D] [T, F] [T, F]
-};
-inline constexpr size_t value_count = static_cast<size_t>(Value::up) + 1;
-
-enum class OperationKind : uint8_t {
-  look_up,   // out = the weight's rows, by token id
-  norm,      // out = RMS norm of `in`: of each head where that is q or k, else of whole rows
-  spread,    // out = in, whole on every tensor-parallel rank; backward the sum of the ranks'
-             // gradients
-  linear,    // out = in weight^T + bias
-  rotate,    // out = rotary embedding of the heads of `in`
-  attend,    // out = causal attention of q, k and v
-  gate,      // out = silu(in) * other
-  reduce,    // out = the sum over the tensor-parallel ranks of `in`
-  add,       // out = in + other
-  add_bias,  // out = in + weight
-};
-
-struct Operation {
-  OperationKind kind = OperationKind::add;
-  Value in = Value::stream;
-  Value other = Value::stream;
-  Value out = Value::stream;
-  int weight = -1;  // position in Stage::parameters; -1: none
-  int bias = -1;
-};
 
 enum class StageKind : uint8_t { embedding, block, head };
 enum class HeadKind : uint8_t {
@@ -98,16 +33,31 @@ struct Stage {
   std::vector<Operation> operations;
 };
 
+// A table of rotary embeddings: theta^(-2 i / dims), scaled.
+struct Rotation {
+  int64_t dims = 0;
+  double theta = 10000;
+  config::RopeScaling scaling;
+};
+Rotation rotation_of(const config::ModelShape& shape);
+
 struct ModelSpec {
   config::ModelShape shape;
   HeadKind head = HeadKind::language;
   config::HeadType head_type = config::HeadType::model;  // of a language-model head
   std::vector<Parameter> parameters;
   std::vector<Stage> stages;  // embedding, L blocks, head
+  std::vector<Rotation> rotations;
+  size_t values = 0;  // that its operations name
 
-  std::vector<base::TensorSpec> tensors() const;     // of parameters, same order
-  int64_t elements() const;                          // of all parameters; a tied one counts once
-  size_t index_of(Role role, int layer = -1) const;  // throws InternalError when there is none
+  std::vector<base::TensorSpec> tensors() const;  // of parameters, same order
+  int64_t elements() const;                       // of all parameters; a tied one counts once
+  // Positions in Stage::parameters and in `parameters`; throw InternalError when there is none.
+  size_t position_of(const Stage& stage, Role role) const;
+  size_t index_of(const Stage& stage, Role role) const {
+    return stage.parameters[position_of(stage, role)];
+  }
+  size_t index_of(Role role, int layer = -1) const;
   // Logits are fp32 whatever the compute type: run_stage() gives the head stage's result in fp32.
   bool wide_head() const {
     return head == HeadKind::language && head_type == config::HeadType::fp32;
@@ -116,6 +66,14 @@ struct ModelSpec {
 };
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
+
+// What the backward of a block reads again, a token: columns in the compute type, and numbers in
+// fp32. The most of any block, without the stream that it begins with.
+struct KeptColumns {
+  int64_t values = 0;
+  int64_t numbers = 0;
+};
+KeptColumns kept_by_block(const ModelSpec& spec, Kept OperationRow::*by);
 
 // How many operations from this one on are linears that take the same value.
 size_t joint_linears(const Stage& stage, size_t first);

@@ -14,9 +14,17 @@ namespace trireme::plan {
 // A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those
 // that it gathers. A tied embedding stands in the first and in the last stage.
 struct ModelLayout {
+  // What backward reads again of a block, a token: columns in the compute type, numbers in fp32.
+  struct Kept {
+    int64_t values = 0;
+    int64_t numbers = 0;
+  };
   config::ModelShape shape;
   std::vector<base::TensorSpec> tensors;
-  std::vector<std::vector<size_t>> stages;
+  std::vector<std::vector<size_t>> stages = {};
+  Kept own = {};            // by the program's own operators
+  Kept composed = {};       // by LibTorch's
+  bool head_norms = false;  // q and k are normed
 };
 int64_t elements(const ModelLayout& model);  // of all parameters
 

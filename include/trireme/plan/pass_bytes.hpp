@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "trireme/config/model_shape.hpp"
+#include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::plan {
 
@@ -22,7 +23,7 @@ enum class Operators : uint8_t {
 };
 
 struct PassWork {
-  const config::ModelShape& shape;
+  const ModelLayout& model;
   int64_t tokens = 0;       // T; each may have a target
   int64_t head_rows = 0;    // V, or 1 for a score
   int64_t kept_blocks = 0;  // whose activations stay until they are differentiated

@@ -100,7 +100,8 @@ void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
   const int64_t s = 150;
   const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype),
                    k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
-  const at::Tensor want = model::attend_packed(q, k, v, {0, s});
+  const at::Tensor want =
+      model::attend_packed(q, k, v, 1 / std::sqrt(static_cast<double>(hd)), {0, s});
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
   for (const int64_t position :
        {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
@@ -130,7 +131,8 @@ void expect_shared_bits(ElementType type, int64_t hd, int64_t group) {
   const int64_t s = 1060;
   const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype),
                    k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
-  const at::Tensor want = model::attend_packed(q, k, v, {0, s});
+  const at::Tensor want =
+      model::attend_packed(q, k, v, 1 / std::sqrt(static_cast<double>(hd)), {0, s});
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
   for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 5},
                                     {500, 16},

@@ -80,10 +80,10 @@ at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& wei
     for (const size_t p : stage.parameters) out.push_back(weights.tensor(p));
     return out;
   };
-  const model::Rope rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
+  const model::Ropes ropes = model::make_ropes(spec, spec.shape.max_positions, at::kCPU);
   at::Tensor x;
   for (const model::Stage& stage : spec.stages)
-    x = model::run_stage(spec, stage, parameters(stage), x, batch, rope, plain);
+    x = model::run_stage(spec, stage, parameters(stage), x, batch, ropes, plain);
   return x;
 }
 

@@ -106,7 +106,7 @@ TEST(Elementwise, rope_matches_the_composed_form) {
   config::ModelShape shape;
   for (const int64_t head_dim : {16, 64, 80}) {
     shape.head_dim = head_dim;
-    const Rope rope = make_rope(shape, 512, at::kCPU);
+    const Rope rope = make_rope(rotation_of(shape), 512, at::kCPU);
     const at::Tensor positions = at::randint(0, 512, {70}, at::TensorOptions().dtype(at::kLong));
     const auto fused = [&](const auto& in) {
       return at::cat({apply_rope(in[0], positions, rope), apply_rope(in[1], positions, rope)}, 1);

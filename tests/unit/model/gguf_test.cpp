@@ -224,10 +224,10 @@ TEST(Gguf, recovers_the_llama3_scaling_from_its_factors) {
   auto shape = tiny_shape(config::Architecture::llama);
   shape.rope_theta = 500000;
   shape.rope_scaling = {config::RopeKind::llama3, 32, 1, 4, 8192};
-  const Rope scaled = make_rope(shape, 2, at::kCPU);
+  const Rope scaled = make_rope(rotation_of(shape), 2, at::kCPU);
   auto plain_shape = shape;
   plain_shape.rope_scaling = {};
-  const Rope plain = make_rope(plain_shape, 2, at::kCPU);
+  const Rope plain = make_rope(rotation_of(plain_shape), 2, at::kCPU);
   // Angles at position 1 are the frequencies; the tensor holds plain / scaled.
   const at::Tensor factors = at::div(plain.sin.select(0, 1).asin(), scaled.sin.select(0, 1).asin());
   const Scratch scratch;

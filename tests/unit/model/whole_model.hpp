@@ -11,7 +11,7 @@ namespace trireme::test {
 struct WholeModel {
   model::ModelSpec spec;
   std::vector<at::Tensor> parameters;  // in the order of spec.parameters
-  model::Rope rope;
+  model::Ropes ropes;
 
   // A score head that the source lacks is drawn with seed 0.
   WholeModel(const model::ModelSpec& description, const model::WeightSource& weights,
@@ -24,7 +24,7 @@ struct WholeModel {
                             values.mutable_data_ptr<float>());
       parameters.push_back(values.to(type));
     }
-    rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
+    ropes = model::make_ropes(spec, spec.shape.max_positions, at::kCPU);
   }
 
   std::vector<at::Tensor> of_stage(size_t stage) const {
@@ -41,7 +41,7 @@ struct WholeModel {
   at::Tensor hidden(const model::PackedBatch& batch, model::Strategy& strategy) const {
     at::Tensor x;
     for (size_t s = 0; s < spec.stages.size(); ++s)
-      x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, rope, strategy);
+      x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, ropes, strategy);
     return x;
   }
   at::Tensor hidden(const model::PackedBatch& batch) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trireme/config/model_shape.hpp"
+#include "trireme/machine/model_layout.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
@@ -24,10 +25,6 @@ inline config::ModelShape shape_of(const ShapeNumbers& n) {
   return shape;
 }
 
-inline plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
-}
+inline plan::ModelLayout layout(const model::ModelSpec& spec) { return machine::layout_of(spec); }
 
 }  // namespace trireme::test

@@ -133,7 +133,7 @@ TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
     EXPECT_EQ(calls, batch.tokens() > 0 ? 1 : 0);
     if (hidden.defined()) {
       const at::NoGradGuard no_gradients;
-      const auto rope = model::make_rope(spec.shape, 64, at::kCPU);
+      const auto rope = model::make_ropes(spec, 64, at::kCPU);
       model::Strategy plain;
       at::Tensor x;
       for (const auto& stage : spec.stages) {

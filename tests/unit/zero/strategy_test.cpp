@@ -169,7 +169,7 @@ class CutSequences : public model::Strategy {
     return mine;
   }
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                     const model::PackedBatch& part, int) override {
     const int64_t heads = k.size(1), head_dim = k.size(2);
     const at::Tensor both = at::cat({k, v}, 1).flatten(1);
@@ -184,10 +184,9 @@ class CutSequences : public model::Strategy {
       const at::Tensor keys = of_sequence(all, s);
       const at::Tensor mask =
           at::le(at::arange(length(s)).unsqueeze(0), at::arange(first, first + rows).unsqueeze(1));
-      out.push_back(at::scaled_dot_product_attention(heads_first(q.narrow(0, row, rows)),
-                                                     heads_first(keys.narrow(1, 0, heads)),
-                                                     heads_first(keys.narrow(1, heads, heads)),
-                                                     mask, 0.0, false, std::nullopt, true)
+      out.push_back(at::scaled_dot_product_attention(
+                        heads_first(q.narrow(0, row, rows)), heads_first(keys.narrow(1, 0, heads)),
+                        heads_first(keys.narrow(1, heads, heads)), mask, 0.0, false, scale, true)
                         .squeeze(0)
                         .transpose(0, 1));
     }

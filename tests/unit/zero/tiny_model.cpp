@@ -111,7 +111,7 @@ namespace {
 // Attention as it is written in textbooks, for the types that the kernels do not have.
 class Textbook : public model::Strategy {
  public:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                     const model::PackedBatch& part, int) override {
     std::vector<at::Tensor> out;
     for (int64_t s = 0; s < part.sequences(); ++s) {
@@ -122,9 +122,7 @@ class Textbook : public model::Strategy {
             .transpose(0, 1)
             .repeat_interleave(q.size(1) / x.size(1), 0);
       };
-      const at::Tensor scores = heads_first(q)
-                                    .matmul(heads_first(k).transpose(1, 2))
-                                    .div(std::sqrt(static_cast<double>(q.size(2))));
+      const at::Tensor scores = heads_first(q).matmul(heads_first(k).transpose(1, 2)).mul(scale);
       const at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
       const at::Tensor shares =
           scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
@@ -143,7 +141,7 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec,
   std::vector<at::Tensor> sums;
   for (const auto& parameter : parameters)
     sums.push_back(at::zeros(parameter.sizes(), compute == at::kDouble ? at::kDouble : at::kFloat));
-  const auto rope = model::make_rope(spec.shape, 256, at::kCPU);
+  const auto rope = model::make_ropes(spec, 256, at::kCPU);
   for (const auto& batch : batches) {
     if (batch.tokens() == 0) continue;
     const at::AutoGradMode mode(true);

@@ -1,0 +1,40 @@
+// The parameters of a model: what each is, and its tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/base/shard_layout.hpp"
+
+namespace trireme::model {
+
+// What a parameter is; decides its name, shape, tensor-parallel slicing and initial values
+// (src/model/parameter_table.hpp). Legend: V vocabulary, D hidden, H heads, K KV heads, hd head
+// size, F ffn.
+enum class Role : uint8_t {
+  embedding,   // [V, D]
+  input_norm,  // [D]
+  q,           // [H*hd, D]
+  k,           // [K*hd, D]
+  v,           // [K*hd, D]
+  q_bias,      // [H*hd]
+  k_bias,      // [K*hd]
+  v_bias,      // [K*hd]
+  q_norm,      // [hd]
+  k_norm,      // [hd]
+  o,           // [D, H*hd]
+  o_bias,      // [D]
+  post_norm,   // [D]
+  gate,        // [F, D]
+  up,          // [F, D]
+  down,        // [D, F]
+  final_norm,  // [D]
+  lm_head,     // [V, D]
+  score        // [1, D]
+};
+
+struct Parameter {
+  base::TensorSpec spec;  // Hugging Face name and global shape
+  Role role = Role::embedding;
+};
+
+}  // namespace trireme::model
