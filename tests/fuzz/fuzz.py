@@ -37,7 +37,7 @@ UNITS = {
     "reward": sources("reward", "asked", "checks", "request", "rule"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
-    "base": sources("base", "command", "decimal", "error", "fault_point", "files", "foreign_file", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
+    "base": sources("base", "command", "decimal", "error", "fault_gates", "fault_point", "files", "foreign_file", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
 }
