@@ -26,8 +26,15 @@ constexpr std::array compressed{
               "7zXZ\0"sv,
               "xz", "xz -dc"},
     Signature{"\x04\x22\x4d\x18", "lz4", "lz4 -dc"},
+    Signature{"\x1f\x9d", "compress", "gzip -dc"},
+    Signature{"\x5d\0\0"sv, "lzma", "xz -dc --format=lzma"},
+    Signature{"7z\xbc\xaf\x27\x1c", "7z", "7z x -so"},
+    Signature{"Rar!\x1a\x07", "rar", "unrar p -inul"},
 };
-constexpr std::string_view zip = "PK\x03\x04";
+constexpr std::string_view zip = "PK\x03\x04", empty_zip = "PK\x05\x06", sqlite = "SQLite format 3";
+constexpr std::string_view zstd_skipped = "\x2a\x4d\x18";  // after a first byte of 0x50 to 0x5f
+constexpr std::string_view tar = "ustar";
+constexpr size_t tar_place = 257;
 constexpr std::string_view pickle = "\x80\x02", hdf5 = "\x89HDF\r\n\x1a\n";
 // A message of an Arrow stream, as the library `datasets` stores it: a marker and a small length.
 constexpr std::string_view arrow_marker = "\xff\xff\xff\xff";
@@ -83,6 +90,7 @@ std::string table(std::string_view first, const fs::path& file) {
     return by_python("a Parquet file", text("import pandas; pandas.read_parquet(", quoted(file),
                                             ").to_json(\"NEW.jsonl\", orient=\"records\", "
                                             "lines=True)"));
+  if (first.starts_with("PARE")) return "is an encrypted Parquet file: write it as JSON lines";
   if (first.starts_with("ARROW1"))
     return by_python("an Arrow file", text("import pandas; pandas.read_feather(", quoted(file),
                                            ").to_json(\"NEW.jsonl\", orient=\"records\", "
@@ -102,6 +110,15 @@ std::string packed(std::string_view first, const fs::path& file, Expected expect
     return "is a PyTorch file: load it with transformers and store it with save_pretrained(FOLDER)"
            ", which writes safetensors";
   if (first.starts_with(zip)) return unpacked("zip", "unzip -p", file);
+  if (first.starts_with(empty_zip))
+    return "is a zip archive without a file in it: look for another";
+  const bool skipped = first.size() > 4 && (static_cast<unsigned char>(first[0]) & 0xf0) == 0x50;
+  if (skipped && first.substr(1).starts_with(zstd_skipped))
+    return unpacked("zstd", "zstd -dc", file);
+  if (first.size() > tar_place && first.substr(tar_place).starts_with(tar))
+    return text("is a tar archive: unpack it, `tar -xf ", shell_word(file.string()),
+                "`, and name a file of it");
+  if (first.starts_with(sqlite)) return "is an SQLite database: write its table as JSON lines";
   if (first.starts_with(hdf5))
     return "is an HDF5 file: weights of a run's checkpoint become a model with `trireme convert`";
   if (first.starts_with("GGUF"))
@@ -111,7 +128,8 @@ std::string packed(std::string_view first, const fs::path& file, Expected expect
 
 std::string page(std::string_view first) {
   const std::string_view content = without_blanks(first);
-  const bool html = begins(content, "<!doctype html") || begins(content, "<html");
+  const bool html =
+      begins(content, "<!doctype html") || begins(content, "<html") || content.starts_with("<!--");
   if (html || begins(content, "<?xml"))
     return text("is an ", html ? "HTML" : "XML",
                 " page, as a server sends it with an error or a log-in: download the file again, "
@@ -119,10 +137,41 @@ std::string page(std::string_view first) {
   return {};
 }
 
+// Also without its mark, by the zeros beside ASCII; then other zeros, which no text has.
 std::string encoding(std::string_view first, const fs::path& file) {
-  if (!first.starts_with("\xff\xfe") && !first.starts_with("\xfe\xff")) return {};
-  return text("is UTF-16: make it UTF-8, `iconv -f UTF-16 -t UTF-8 ", shell_word(file.string()),
-              " > NEW`, and name the new file");
+  const auto zeros_at = [&](size_t place) {
+    return first.size() >= 4 && first[place] == '\0' && first[place + 2] == '\0' &&
+           first[1 - place] != '\0' && first[3 - place] != '\0';
+  };
+  const char* name = first.starts_with("\xff\xfe\0\0"sv) || first.starts_with("\0\0\xfe\xff"sv)
+                         ? "UTF-32"
+                     : first.starts_with("\xff\xfe") || first.starts_with("\xfe\xff") ? "UTF-16"
+                     : zeros_at(1)                                                    ? "UTF-16LE"
+                     : zeros_at(0)                                                    ? "UTF-16BE"
+                                                                                      : nullptr;
+  if (name != nullptr)
+    return text("is ", name, ": make it UTF-8, `iconv -f ", name, " -t UTF-8 ",
+                shell_word(file.string()), " > NEW`, and name the new file");
+  const size_t zero = first.find('\0');
+  const bool begins_well = without_blanks(first).starts_with('{');  // the reader names the line
+  if (zero == std::string_view::npos || begins_well) return {};
+  return text("is a binary file, not a text (byte ", zero + 1,
+              " is zero): name another file, or save its content as text");
+}
+
+// The first line of a table whose columns are parted by commas or tabulators.
+std::string separated(std::string_view first, const fs::path& file) {
+  const std::string_view line = without_blanks(first).substr(0, without_blanks(first).find('\n'));
+  const bool names = !line.empty() && (std::isalpha(static_cast<unsigned char>(line[0])) != 0 ||
+                                       line[0] == '_' || line[0] == '"');
+  const bool tabs = line.find('\t') != std::string_view::npos;
+  if (!names || (!tabs && line.find(',') == std::string_view::npos) ||
+      line.find_first_of("{}:") != std::string_view::npos)
+    return {};
+  return by_python(
+      tabs ? "a table (TSV)" : "a table (CSV)",
+      text("import pandas; pandas.read_csv(", quoted(file), tabs ? ", sep=\"\\t\"" : "",
+           ").to_json(\"NEW.jsonl\", orient=\"records\", lines=True)"));
 }
 
 // JSON, but not an object a line.
@@ -143,6 +192,10 @@ std::string document(std::string_view first, const fs::path& file) {
       return text("is one JSON array, not one JSON object a line: make lines of it, ",
                   lines_of("[print(json.dumps(r)) for r in json.load(sys.stdin)]"));
   }
+  if (content.starts_with("{'"))
+    return text(
+        "is written in Python's form (single quotes), not JSON: ",
+        lines_of("import ast; [print(json.dumps(ast.literal_eval(r))) for r in sys.stdin]"));
   if (content.starts_with('{')) {
     const size_t end_of_line = content.find('\n');
     if (end_of_line != std::string_view::npos &&
@@ -169,12 +222,14 @@ std::string shell_word(const std::string& text) {
 }
 
 std::string foreign_file(std::string_view first, const fs::path& file, Expected expected) {
+  first = first.substr(0, foreign_file_bytes);
   std::string found = pointer(first, file);
   if (found.empty()) found = packed(first, file, expected);
   if (found.empty()) found = page(first);
   if (found.empty() && expected == Expected::json_lines) found = table(first, file);
   if (found.empty() && expected != Expected::weights) found = encoding(first, file);
   if (found.empty() && expected == Expected::json_lines) found = document(first, file);
+  if (found.empty() && expected == Expected::json_lines) found = separated(first, file);
   if (found.empty() && expected == Expected::weights && without_blanks(first).starts_with("{\""))
     found = "is a JSON text, as a server sends it with an error: download the file again";
   return found;

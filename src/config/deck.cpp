@@ -8,6 +8,7 @@
 #include "config/key.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/foreign_file.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::config {
@@ -209,6 +210,7 @@ Options parse_deck(std::string_view text, std::string_view name,
 
 Options load_deck(const std::filesystem::path& path, std::span<const std::string> overrides) {
   std::string text = base::read_file(path, max_deck_bytes);
+  base::refuse_foreign_file(text, path, base::Expected::text);
   Options options = parse_deck(text, path.string(), overrides);
   if (options.run.name.empty()) options.run.name = path.stem().string();
   return options;

@@ -5,6 +5,7 @@
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/foreign_file.hpp"
 
 namespace trireme::text {
 
@@ -183,8 +184,10 @@ SideFiles read_side_files(const std::string& folder) {
   files.generation_file = (path / (own ? "generation_config.json" : "config.json")).string();
   files.generation_config = read_if_there(files.generation_file);
   const fs::path template_file = path / "chat_template.jinja";
-  if (fs::exists(template_file))
+  if (fs::exists(template_file)) {
     files.template_file_text = base::read_file(template_file, largest_side_file);
+    base::refuse_foreign_file(*files.template_file_text, template_file, base::Expected::text);
+  }
   return files;
 }
 

@@ -11,7 +11,7 @@
 namespace trireme::base {
 
 // The kind of file that the reader expects.
-enum class Expected : uint8_t { json_lines, json, weights };
+enum class Expected : uint8_t { json_lines, json, weights, text };
 
 // As many of the first bytes as tell all kinds.
 inline constexpr size_t foreign_file_bytes = 1024;

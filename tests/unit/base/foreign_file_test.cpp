@@ -23,6 +23,23 @@ TEST(ForeignFile, NamesWhatItIsWithTheCommandThatHelps) {
        "xz", "xz -dc"},
       {"\x04\x22\x4d\x18", "lz4", "lz4 -dc"},
       {"PK\x03\x04\x14", "zip", "unzip -p"},
+      {"PK\x05\x06\0\0"s, "a zip archive without a file", "look for another"},
+      {"\x53\x2a\x4d\x18\x04\0\0\0"s, "zstd", "zstd -dc"},
+      {"\x5d\0\0\x80\0"s, "lzma", "--format=lzma d/p.jsonl"},
+      {"\x1f\x9d\x90", "compress", "gzip -dc"},
+      {"7z\xbc\xaf\x27\x1c", "7z", "7z x -so"},
+      {"Rar!\x1a\x07\x01", "rar", "unrar p"},
+      {"p.jsonl" + std::string(250, '\0') + "ustar", "a tar archive", "tar -xf d/p.jsonl"},
+      {"SQLite format 3\0"s, "an SQLite database", "JSON lines"},
+      {"PARE\x15\x04", "an encrypted Parquet file", "JSON lines"},
+      {"{\0\"\0p\0"s, "UTF-16LE", "iconv -f UTF-16LE"},
+      {"\0{\0\"\0p"s, "UTF-16BE", "iconv -f UTF-16BE"},
+      {"\xff\xfe\0\0{\0\0\0"s, "UTF-32", "iconv -f UTF-32"},
+      {"\x93NUMPY\x01\0"s, "a binary file", "byte 8 is zero"},
+      {"<!-- an error --><html>", "an HTML page", "download the file again"},
+      {"prompt,label\n1+1=,2\n", "a table (CSV)", "pandas.read_csv(\"d/p.jsonl\")"},
+      {"\"prompt\"\tlabel\n", "a table (TSV)", "sep=\"\\t\""},
+      {"{'prompt': '1+1='}\n", "Python's form", "ast.literal_eval"},
       {"PAR1\x15\x04", "a Parquet file", "pandas.read_parquet(\"d/p.jsonl\")"},
       {"ARROW1\0\0"s, "an Arrow file", "read_feather"},
       {"\xff\xff\xff\xff\x70\x01\0\0\x10"s, "an Arrow stream", "datasets.Dataset.from_file"},
@@ -49,7 +66,8 @@ TEST(ForeignFile, NamesWhatItIsWithTheCommandThatHelps) {
 TEST(ForeignFile, JsonLinesAreNotForeign) {
   for (const std::string& good :
        {"{\"prompt\": \"a\"}\n"s, "{}\n{}"s, ""s, "\n\n{}"s, "\xEF\xBB\xBF{}"s, "[]"s, "[1]\n"s,
-        "{ \"a\":\n"s, "version 2\n"s, "outs: 1\n"s})
+        "{ \"a\":\n"s, "version 2\n"s, "outs: 1\n"s, "{\"'\": \"a,b\"}"s, "a: b, c"s, "null"s,
+        "{}\n\0\n"s})
     EXPECT_EQ(foreign_file(good, "p.jsonl", Expected::json_lines), "") << good;
 }
 
@@ -59,6 +77,16 @@ TEST(ForeignFile, JsonFilesMayHaveAnyForm) {
   EXPECT_THAT(foreign_file("version https://git-lfs.github.com/spec/v1\n", "tokenizer.json",
                            Expected::json),
               HasSubstr("cd . && git lfs pull"));
+}
+
+TEST(ForeignFile, TextsAreAnythingButThat) {
+  for (const char* good : {"{% for m in messages %}", "[a, b]", "a, b\n", "{'a': 1}"})
+    EXPECT_EQ(foreign_file(good, "chat_template.jinja", Expected::text), "") << good;
+  EXPECT_THAT(foreign_file("version https://git-lfs.github.com/spec/v1\n", "m/chat_template.jinja",
+                           Expected::text),
+              HasSubstr("cd m && git lfs pull"));
+  EXPECT_THAT(foreign_file("<!doctype html>", "chat_template.jinja", Expected::text),
+              HasSubstr("an HTML page"));
 }
 
 TEST(ForeignFile, Weights) {
