@@ -139,7 +139,7 @@ plan::ComputeWork work_to_weigh(const config::Options& options, config::Command 
       options.train.deterministic)
     return {};
   const config::RoleMap map = planned_roles(roles.map, roles.world.size(), command);
-  const auto actor = model::load_shape(config::trained_folder(options));
+  const auto actor = model::shape_with_weights(config::trained_folder(options));
   const plan::JobModels models =
       job_models(options, command, shapes_of(options, command, actor, std::nullopt));
   return plan::compute_work({.options = options,

@@ -56,7 +56,7 @@ class ShapesToPlan {
 
   config::ModelShape trained() const {
     const std::string& path = config::trained_folder(options_);
-    if (is_here(path)) return model::load_shape(path);
+    if (is_here(path)) return model::shape_with_weights(path);
     const std::string key =
         options_.model.path.empty() && !options_.model.shape.empty() ? "model.shape" : "model.path";
     VALIDATE(!options_.plan.model.empty(), ExitCode::input_missing, name_missing(key, path),
@@ -70,7 +70,7 @@ class ShapesToPlan {
 
   config::ModelShape reward_model(size_t index, const std::string& path,
                                   const config::ModelShape& actor) const {
-    if (is_here(path)) return model::load_shape(path);
+    if (is_here(path)) return model::shape_with_weights(path);
     const std::string missing = name_missing(base::text("reward.source.", index, ".path"), path);
     if (options_.plan.reward_model.empty()) {
       assumed_.push_back(missing + ": planned as large as the actor");
@@ -85,7 +85,7 @@ class ShapesToPlan {
   config::ModelShape other(const std::string& key, const std::string& path,
                            const config::ModelShape& implied, const std::string& as) const {
     if (path.empty()) return implied;
-    if (is_here(path)) return model::load_shape(path);
+    if (is_here(path)) return model::shape_with_weights(path);
     assumed_.push_back(base::text(name_missing(key, path), ": planned as large as ", as));
     return implied;
   }
@@ -93,10 +93,10 @@ class ShapesToPlan {
  private:
   config::ModelShape stand_in(const std::string& key, const std::string& path) const {
     const fs::path beside = deck_.parent_path() / path;
-    if (is_here(path)) return model::load_shape(path);
+    if (is_here(path)) return model::shape_with_weights(path);
     VALIDATE(is_here(beside.string()), ExitCode::input_missing, key, " = \"", path,
              "\" has no config.json (looked for from here and from the deck's folder)");
-    return model::load_shape(beside);
+    return model::shape_with_weights(beside);
   }
 
   const config::Options& options_;
@@ -117,12 +117,12 @@ ModelShapes shapes_of(const config::Options& options, config::Command command,
   out.actor = actor;
   for (const auto& source : options.reward.source) {
     if (command == config::Command::ppo && is_model(source))
-      out.reward_models.push_back(model::load_shape(source.path));
+      out.reward_models.push_back(model::shape_with_weights(source.path));
   }
   if (has_critic(options, command)) out.critic = critic.value_or(actor);
   if (has_reference(options, command)) {
     const std::string& path = options.reference.path;
-    out.reference = path.empty() ? actor : model::load_shape(path);
+    out.reference = path.empty() ? actor : model::shape_with_weights(path);
   }
   return out;
 }

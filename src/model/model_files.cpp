@@ -117,6 +117,14 @@ config::ModelShape load_shape(const fs::path& path) {
   return is_config ? config::load_model_shape(path) : open_model(path).shape;
 }
 
+config::ModelShape shape_with_weights(const fs::path& path) {
+  config::ModelShape shape = load_shape(path);
+  if (!shape.tied) return shape;
+  try {
+    return open_model(path).shape;
+  } catch (const UserError&) { return shape; }  // for the run to say
+}
+
 std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights,
                                        Missing allowed) {
   std::vector<std::string> missing;

@@ -1,4 +1,5 @@
-// The models of a job as the ledger takes them: shapes by config.json, no weights.
+// The models of a job as the ledger takes them: shapes by config.json, and by the weights, where
+// they are here, whether a tied model has a head of its own.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +23,7 @@ struct ModelShapes {
 };
 // Of a run that trains a model of this shape, and a critic of that (none: as large as the trained
 // model, where the deck has one); reads config.json files, or headers of GGUF files, of the others,
-// on every rank alike. Throws UserError as model::load_shape.
+// on every rank alike. Throws UserError as model::shape_with_weights.
 ModelShapes shapes_of(const config::Options& options, config::Command command,
                       const config::ModelShape& actor,
                       const std::optional<config::ModelShape>& critic);

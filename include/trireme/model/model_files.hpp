@@ -34,6 +34,11 @@ ModelFolder open_model(const std::filesystem::path& path);
 // file as open_model().
 config::ModelShape load_shape(const std::filesystem::path& path);
 
+// The shape that a run of this model has: load_shape(), and not tied where the weights have a head
+// of its own (ModelFolder::untied_by_weights). Weights that are not here, or cannot be read, change
+// nothing.
+config::ModelShape shape_with_weights(const std::filesystem::path& path);
+
 // What a model may lack.
 enum class Missing : uint8_t {
   nothing,

@@ -191,7 +191,12 @@ TEST_F(TiedWeights, a_head_of_its_own_is_used) {
     EXPECT_EQ(spec.parameters[spec.head_parameter()].spec.name, "lm_head.weight");
     EXPECT_EQ(first_of(folder, "lm_head.weight"), 3);
     EXPECT_EQ(first_of(folder, "model.embed_tokens.weight"), 2);
+    EXPECT_FALSE(shape_with_weights(scratch_.path()).tied);
+    EXPECT_TRUE(load_shape(scratch_.path()).tied);
   }
+  scratch_.write("model.safetensors.index.json", "{");
+  EXPECT_TRUE(shape_with_weights(scratch_.path()).tied) << "weights that cannot be read";
+  EXPECT_TRUE(shape_with_weights(scratch_ / "config.json").tied);
 }
 
 TEST_F(TiedWeights, a_head_that_differs_in_its_last_value_counts) {
