@@ -244,11 +244,15 @@ Answer find_answer(std::string_view text) {
   return found;
 }
 
-bool equal_by_math_verify(std::string_view response, std::string_view label) {
+Answer answer_of_label(std::string_view label) {
   constexpr std::string_view mark = "####";
   if (const size_t at = label.rfind(mark); at != std::string_view::npos)
     label.remove_prefix(at + mark.size());
-  const Answer wanted = find_answer("\\boxed{" + std::string(label) + "}");
+  return find_answer("\\boxed{" + std::string(label) + "}");
+}
+
+bool equal_by_math_verify(std::string_view response, std::string_view label) {
+  const Answer wanted = answer_of_label(label);
   const Answer given = find_answer(response);
   if (wanted.value && given.value && equal_values(wanted.value, given.value)) return true;
   return wanted.text && given.text && *wanted.text == *given.text;

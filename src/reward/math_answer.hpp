@@ -19,6 +19,9 @@ struct Answer {
 // \(...\)), numbers and expressions; of several places the last one that can be read.
 Answer find_answer(std::string_view text);
 
+// The answer that a label is: see equal_by_math_verify().
+Answer answer_of_label(std::string_view label);
+
 // Whether the response's answer equals the label, which is taken as if it were in a box; of a
 // label with "####" what follows the last one.
 bool equal_by_math_verify(std::string_view response, std::string_view label);

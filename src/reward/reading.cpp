@@ -37,7 +37,8 @@ ReadTokens Reading::read(const Request& request) const {
   try {
     return request.messages.empty() ? read_text(request) : read_chat(request);
   } catch (const UserError& error) {
-    throw UserError(error.code(), base::text("reward source ", source_, ": ", error.what()));
+    throw UserError(error.code(), base::text("reward source ", source_, ", ", described(request),
+                                             ": ", error.what()));
   }
 }
 

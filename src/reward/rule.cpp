@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/json_text.hpp"
+#include "trireme/text/utf8.hpp"
 
 namespace trireme::reward {
 namespace {
@@ -201,7 +202,8 @@ class RuleSource : public Source {
       return {"", base::text("the ", what, " is ", json.front() == '[' ? "a list" : "an object",
                              " (a rule compares with one text or number)")};
     }
-    if (trim(text).empty()) return {"", base::text("the ", what, " is blank")};
+    if (text::leading_space(text, text::is_python_space) == text.size())
+      return {"", base::text("the ", what, " is blank")};
     return {text, ""};
   }
 
@@ -212,6 +214,12 @@ class RuleSource : public Source {
           "the label \"", excerpt(label, 60),
           "\" holds no number at its end (a fraction is none, nor a time or a date; rule = "
           "\"math\" and \"exact\" compare those)");
+    }
+    if (options_.rule == config::Rule::math) {
+      const math::Answer answer = math::answer_of_label(label);
+      if (!answer.value && !answer.text)
+        return base::text("the label \"", excerpt(label, 60),
+                          "\" holds no answer, so that none can equal it");
     }
     return {};
   }

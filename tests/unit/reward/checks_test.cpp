@@ -85,6 +85,15 @@ const std::vector<Rule> comparing{Rule::exact, Rule::number, Rule::boxed, Rule::
 json record(const json& label) { return {{"prompt", "1+1="}, {"label", label}}; }
 const json bare{{"prompt", "1+1="}};
 
+TEST_F(Checks, LabelsThatNoAnswerCanEqual) {
+  for (const char* label : {"####", "work #### ", "\\boxed{}", "$$"})
+    EXPECT_THAT(problem(Rule::math, label), HasSubstr("holds no answer")) << label;
+  for (const char* label : {"x", "#### 5", "\\text{A}", "\\frac12", "\\emptyset", "no", "{"})
+    EXPECT_EQ(problem(Rule::math, label), "") << label;
+  for (const Rule rule : {Rule::exact, Rule::math, Rule::boxed})
+    EXPECT_THAT(problem(rule, "\xC2\xA0\xE2\x80\x83"), HasSubstr("is blank"));
+}
+
 TEST_F(Checks, ARecordWithoutALabelIsNamedByFileAndLine) {
   const auto prompts = set({{record("1"), record("2")}, {record("3"), bare, record("5")}});
   EXPECT_THAT(refused(rules({Rule::exact}), prompts),

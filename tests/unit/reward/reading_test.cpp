@@ -255,7 +255,7 @@ TEST_F(ReadingTest, AModelWithoutATemplate) {
   EXPECT_EQ(read(same, request).ids, request.ids);
   EXPECT_EQ(read(same, request).how, ReadAs::policy_template);
   const auto other = changed("llama3", {.chat_template = "none"});
-  expect_error(ExitCode::bad_data, "reward source judge: the reward model has no chat template",
+  expect_error(ExitCode::bad_data, ": the reward model has no chat template",
                [&] { read(other, request); });
   EXPECT_EQ(text(other, ended({}, "1+1=", "2")), "<|begin_of_text|>1+1=2<|eot_id|>");
 }
