@@ -2,6 +2,7 @@
 // made; hostile answers; and equality as a property.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -30,23 +31,27 @@ bool equal(const std::string& answer, const std::string& label) {
   return counts(Rule::math, "\\boxed{" + answer + "}", label);
 }
 
+// The table, or pairs of TRIREME_ANSWERS, which math-verify alone has judged
+// (tests/interop/answers.py).
 TEST(MathRule, CountsAsMathVerifyAndVerlDo) {
-  std::ifstream file(source_folder() / "tests/gold/answers/answers.jsonl");
+  const char* const fresh = std::getenv("TRIREME_ANSWERS");
+  std::ifstream file(fresh ? fresh : source_folder() / "tests/gold/answers/answers.jsonl");
   std::map<std::string, std::array<int, 2>> seen;  // of each kind: unequal, equal
   int differ = 0;
   for (std::string line; std::getline(file, line);) {
     const auto row = nlohmann::json::parse(line);
     const std::string answer = row["answer"], label = row["label"];
     EXPECT_EQ(counts(Rule::math, answer, label), row["math"]) << answer << " for " << label;
+    ++seen[row["kind"]][row["math"] == true ? 1 : 0];
+    if (fresh) continue;
     EXPECT_EQ(counts(Rule::math_verl, answer, label), row["math_verl"])
         << answer << " for " << label;
-    ++seen[row["kind"]][row["math"] == true ? 1 : 0];
     if (row["math"] != row["math_verl"]) ++differ;
   }
   EXPECT_EQ(seen.size(), 13u);
   for (const auto& [kind, numbers] : seen)
     EXPECT_GE(std::min(numbers[0], numbers[1]), 8) << kind << " has pairs of both sorts";
-  EXPECT_GT(differ, 50) << "where the two graders differ";
+  EXPECT_TRUE(fresh || differ > 50) << "the two graders differ in " << differ;
 }
 
 // What users of verl and TRL got no reward for: 16 answers of a report.
