@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "data/chat_encoder.hpp"
 #include "data/read_together.hpp"
 
@@ -72,7 +74,10 @@ SftSet SftSet::load(const SetOptions& options, const text::Tokenizer& tokenizer,
       options, set.counts_, team, encode,
       [&](const Record& record, Origin origin, SftExample example) {
         example.origin = origin;
-        if (!admission.admit(record, example.ids.size(), "sequence", example.remarks)) return false;
+        // Without a token to learn it is as empty: a template may leave out answers.
+        const bool learned = std::ranges::count(example.loss_mask, 1) > 0;
+        if (!admission.admit(record, learned ? example.ids.size() : 0, "sequence", example.remarks))
+          return false;
         set.examples_.push_back(std::move(example));
         return true;
       });

@@ -308,5 +308,18 @@ TEST_F(Forms, AChatThatEndsInACallCannotBeContinued) {
       std::string::npos);
 }
 
+TEST_F(Forms, ExamplesWithoutATokenToLearnAreEmpty) {
+  const auto tokenizer = tutorial(
+      "{% for m in messages %}{% if m.role == 'user' %}<{{ m.content }}>{% endif %}{% endfor %}");
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
+  const auto set = SftSet::load(options(chat + "\n{\"text\": \"a\"}"), tokenizer);
+  EXPECT_EQ(set.size(), 1);
+  EXPECT_EQ(set.counts().empty, 1);
+  EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { SftSet::load(options(chat), tokenizer); })
+                .find("no usable record (0 longer than"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace trireme::data
