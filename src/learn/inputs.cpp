@@ -10,6 +10,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/changes.hpp"
+#include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/model/model_files.hpp"
 
@@ -27,6 +28,12 @@ void add_weights(Inputs& inputs, const std::string& key, const std::string& fold
 void add_description(Inputs& inputs, const std::string& key, const std::string& folder) {
   if (std::filesystem::exists(folder))
     inputs.emplace_back(key + ".config", digest_of(model::open_model(folder).shape));
+}
+
+// How a reward model reads prompts and answers.
+void add_reading(Inputs& inputs, const std::string& key, const std::string& folder) {
+  if (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json"))
+    inputs.emplace_back(key + ".tokenizer", digest_of_reading(text::Tokenizer::load(folder)));
 }
 
 // Digests of two kinds say nothing of each other: "kind:" stands in front of later ones.
@@ -69,6 +76,7 @@ Inputs common_inputs(const config::Options& options, config::Command command,
     if (source.kind != config::RewardKind::model) continue;
     add_weights(inputs, base::text("reward.source.", i, ".path"), source.path);
     add_description(inputs, base::text("reward.source.", i, ".path"), source.path);
+    add_reading(inputs, base::text("reward.source.", i, ".path"), source.path);
   }
   return inputs;
 }

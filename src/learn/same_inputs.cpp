@@ -1,19 +1,13 @@
 #include "trireme/learn/same_inputs.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <string_view>
-#include <vector>
 
+#include "learn/fingerprint.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/hash.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/program.hpp"
-#include "trireme/base/progress.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/wire.hpp"
 #include "trireme/comm/agree.hpp"
@@ -21,22 +15,9 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/trace/guards.hpp"
-#include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
 namespace {
-
-// Of texts that are told apart from other texts with the same bytes one behind the other.
-class Fingerprint {
- public:
-  void add(std::string_view bytes) {
-    value_ = base::fnv_step(base::fnv1a(bytes, value_), bytes.size());
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = base::fnv_basis;
-};
 
 uint64_t fingerprint(const data::PromptSet& prompts) {
   const trace::Guarding guard{trace::Guard::inputs};
@@ -69,64 +50,6 @@ uint64_t fingerprint(const TrainingSet& rows) {
     all.add(sequences.to_bytes());
   }
   return all.value();
-}
-
-std::string as_text(uint64_t value) {
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
-  return text.data();
-}
-
-// Of weight files: both ends whole, which is where formats have their headers, and pieces spread
-// evenly over what lies between.
-constexpr uint64_t end_bytes = 65536;
-constexpr uint64_t piece_bytes = 4096;
-constexpr uint64_t pieces = 512;
-constexpr uint64_t largest_header = uint64_t{100} << 20;  // as the format has it
-
-// A safetensors header, where the file is one: its length stands in front. It names every tensor
-// with its type, shape and place.
-uint64_t header_bytes(const std::string& beginning, uint64_t size) {
-  uint64_t length = 0;
-  if (beginning.size() < sizeof length) return 0;
-  std::memcpy(&length, beginning.data(), sizeof length);
-  return length < size - sizeof length ? std::min(length + sizeof length, largest_header) : 0;
-}
-
-void add_file(Fingerprint& all, const std::filesystem::path& file) {
-  const base::FileWork work{"read", file};
-  const uint64_t size = std::filesystem::file_size(file);
-  all.add(file.filename().string());
-  all.add(std::to_string(size));
-  std::ifstream in(file, std::ios::binary);
-  const auto read = [&](uint64_t offset, uint64_t bytes) {
-    std::string part(std::min(bytes, size - offset), '\0');
-    in.seekg(static_cast<std::streamoff>(offset));
-    in.read(part.data(), static_cast<std::streamsize>(part.size()));
-    VALIDATE(in.good(), ExitCode::io_error, "cannot read ", file.string());
-    all.add(part);
-    return part;
-  };
-  const std::string beginning = read(0, end_bytes);
-  if (const uint64_t header = header_bytes(beginning, size); header > end_bytes)
-    read(end_bytes, header - end_bytes);
-  if (size <= pieces * piece_bytes) {
-    if (size > end_bytes) read(end_bytes, size);
-    return;
-  }
-  for (uint64_t i = 1; i < pieces; ++i) read(size / pieces * i, piece_bytes);
-  read(size - end_bytes, end_bytes);
-}
-
-std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
-  if (std::filesystem::is_regular_file(folder)) return {folder};
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto kind = entry.path().extension();
-    if (kind == ".safetensors" || kind == ".gguf") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 void require_same(const comm::CommView& world, const std::string& what, int64_t rows,
@@ -203,18 +126,18 @@ void require_same_rows(const comm::CommView& world, const std::string& what,
   require_same(world, what, rows.size(), fingerprint(rows));
 }
 
-std::string digest_of(const data::PromptSet& prompts) { return as_text(fingerprint(prompts)); }
-std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows)); }
-std::string digest_of_text(std::string_view text) { return as_text(base::fnv1a(text)); }
+std::string digest_of(const data::PromptSet& prompts) { return digest_text(fingerprint(prompts)); }
+std::string digest_of(const TrainingSet& rows) { return digest_text(fingerprint(rows)); }
+std::string digest_of_text(std::string_view text) { return digest_text(base::fnv1a(text)); }
 
 std::string digest_of_fields(const data::PromptSet& prompts) {
-  return as_text(fields_fingerprint(prompts));
+  return digest_text(fields_fingerprint(prompts));
 }
 
 std::string digest_of(const config::ModelShape& shape) {
   Fingerprint all;
   all.add(config::to_config_json(shape));
-  return as_text(all.value());
+  return digest_text(all.value());
 }
 
 std::string digest_of(const text::Tokenizer& tokenizer) {
@@ -225,15 +148,11 @@ std::string digest_of(const text::Tokenizer& tokenizer) {
     all.add(tokenizer.is_special(id) ? "special" : "");
   }
   for (const text::TokenId id : tokenizer.eos_ids()) all.add(std::to_string(id));
-  return as_text(all.value());
+  return digest_text(all.value());
 }
 
-std::string digest_of_model(const std::filesystem::path& folder) {
-  const trace::Region region{"digest of a model", trace::no_argument, trace::Category::io};
-  const trace::Guarding guard{trace::Guard::inputs};
-  Fingerprint all;
-  for (const auto& file : weight_files(folder)) add_file(all, file);
-  return "pieces:" + as_text(all.value());
+std::string digest_of_reading(const text::Tokenizer& tokenizer) {
+  return digest_text(tokenizer.reading_digest());
 }
 
 }  // namespace trireme::learn

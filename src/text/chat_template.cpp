@@ -204,4 +204,6 @@ std::string ChatTemplate::render(std::span<const Message> messages, GenerationPr
 
 bool ChatTemplate::asks_for_date() const { return program_->asks_for_date; }
 
+const std::string& ChatTemplate::text() const { return program_->source.text; }
+
 }  // namespace trireme::text

@@ -1,12 +1,14 @@
 #include "trireme/text/tokenizer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/hash.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
@@ -179,6 +181,33 @@ bool Tokenizer::encodes_like(const Tokenizer& other) const {
   const TokenizerModel& b = other.impl_->model;
   return a.rules == b.rules && a.prefix == b.prefix && a.suffix == b.suffix &&
          same_tokens(a.vocabulary, b.vocabulary) && searched_tokens(a) == searched_tokens(b);
+}
+
+uint64_t Tokenizer::reading_digest() const {
+  const TokenizerModel& model = impl_->model;
+  const SpecialTokenNames& names = impl_->names;
+  uint64_t digest = base::fnv_step(base::fnv_basis, model.rules);
+  const auto add = [&](std::string_view text) {
+    digest = base::fnv_step(base::fnv1a(text, digest), text.size());
+  };
+  const auto add_ids = [&](std::span<const TokenId> ids) {
+    for (const TokenId id : ids) add(std::to_string(id));
+    add("end");
+  };
+  for (TokenId id = 0; id < vocab_size(); ++id)
+    add(model.vocabulary.has(id) ? model.vocabulary.token(id) : "");
+  for (const auto& [content, id, word, left, right, normalized] : searched_tokens(model)) {
+    add(content);
+    add_ids(std::array{id, TokenId{word}, TokenId{left}, TokenId{right}, TokenId{normalized}});
+  }
+  for (const auto& ids : {model.prefix, model.suffix, names.eos_ids}) add_ids(ids);
+  add_ids(std::array{names.eos.value_or(-1)});
+  const std::string chat = names.chat_template ? names.chat_template->text() : "";
+  add(chat);
+  for (const auto& [name, text] : names.texts) {
+    if (chat.find(name) != std::string::npos) add(text);
+  }
+  return digest;
 }
 
 void Tokenizer::check_model(int64_t rows) const {

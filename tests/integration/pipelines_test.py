@@ -149,12 +149,37 @@ class Pipelines(ProgramTest):
         self.assertNotEqual([reward for _, _, _, reward in whole], [reward for _, _, _, reward in answers])
 
         # Chats from `messages`, as the rendered texts up to the end token; held-out pairs as rm saw them.
-        conversations = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": f"{i}."}]} for i, text in enumerate(QUESTIONS)]
+        conversations = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": f"{i}."}]}
+                         for i, text in enumerate([*QUESTIONS, "na\u00efve? ", "8+8=\n"])]
         as_chats = self.scores("as-chats", judge, conversations)
         self.assertEqual(as_chats, self.scores("as-texts", judge, [{"text": rendered(chat)} for chat in conversations]))
         sides = [{"prompt": pair["prompt"], "response": pair[side]} for pair in PAIRS[8:] for side in ("chosen", "rejected")]
         mean = sum(line["reward"] for line in self.scores("held-out-sides", judge, sides)) / len(sides)
         self.assertAlmostEqual(mean, json.loads((judge / "config.json").read_text())["mean"], places=4)
+        self.trains_and_restarts_alike(judge, anew, sides)
+
+    def trains_and_restarts_alike(self, judge, anew, sides):
+        """`rm` from either folder gives the same numbers, weights and scores to the bit; a run takes the new file for the one that it began with, and no other."""
+        models = []
+        for folder in (judge, anew):
+            run = f"rm-from-{folder.name}"
+            self.succeed("rm", "rm.toml", f"run.dir={run}", f"model.path={folder}", "run.iterations=1", "ckpt.interval=0", "ckpt.save_hf=end",
+                         'eval.dataset=["held-out.jsonl"]', "eval.steps=1", "actor.adam.lr=1e-2")
+            models.append(self.folder / run / "hf")
+        numbers, again = (timeless(self.metrics(model.parent)) for model in models)
+        self.assertEqual(numbers, again)
+        self.assertEqual(*(read_safetensors(model / "model.safetensors") for model in models))
+        self.assertEqual(*(json.loads((model / "config.json").read_text()) for model in models))
+        self.assertEqual(*(self.scores(f"by-{model.parent.name}", model, sides) for model in models))
+
+        common = ["ppo", "judged.toml", "run.dir=restarted", f"reward.source.0.path={judge}", 'data.prompt_dataset=["asked.jsonl"]', "data.max_len=96"]
+        self.succeed(*common, "run.iterations=1")
+        shutil.copy(anew / "tokenizer.json", judge)
+        self.assertIn("resumed after iteration 1", self.succeed(*common, "run.iterations=2").text)
+        config = json.loads((judge / "tokenizer_config.json").read_text())
+        (judge / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": config["chat_template"] + " "}))
+        refused = self.succeed(*common, "run.iterations=3", code=CONFIGURATION).text
+        self.assertIn("reward.source.0.path.tokenizer: the files have other content than when the run began", refused)
 
     def test_reward_model_without_margin(self):
         self.same_at_other_ranks("rm", ["loss", "grad_norm"], "algo.rm.loss=logexp", "run.iterations=3")

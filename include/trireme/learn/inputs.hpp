@@ -16,7 +16,8 @@ namespace trireme::learn {
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
 // What every command reads beside its rows: the tokenizer, what config.json says of the model that
-// is trained, weights and config.json of the reference and of reward models. Local, for rank 0.
+// is trained, weights and config.json of the reference and of reward models, and how reward models
+// read texts. Local, for rank 0.
 Inputs common_inputs(const config::Options& options, config::Command command,
                      const text::Tokenizer& tokenizer, const config::ModelShape& trained);
 

@@ -3,7 +3,6 @@
 // cache of a network file system, must not become a hang or wrong numbers.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -46,11 +45,8 @@ std::string digest_of_fields(const data::PromptSet& prompts);
 std::string digest_of(const config::ModelShape& shape);
 // What ids mean and which of them end an answer. How texts become ids shows in rows.
 std::string digest_of(const text::Tokenizer& tokenizer);
-// The same of a model's folder. Of each weight file: name, size, the whole header of safetensors,
-// the first and last 64 KiB, and 512 pieces of 4 KiB spread evenly; up to 2 MiB all of it. Other
-// training changes every tensor and shows; one small tensor changed by hand in a large file may
-// not. "pieces:" stands in front, since a digest of before had the ends only.
-std::string digest_of_model(const std::filesystem::path& folder);
+// Of another model's tokenizer and chat template: texts become its ids outside of the rows.
+std::string digest_of_reading(const text::Tokenizer& tokenizer);
 std::string digest_of_text(std::string_view text);
 
 }  // namespace trireme::learn

@@ -60,6 +60,8 @@ class ChatTemplate {
                      const TemplateInputs& inputs = {}) const;
   // Whether the template calls strftime_now.
   bool asks_for_date() const;
+  // As Jinja reads it, with plain line ends.
+  const std::string& text() const;
 
  private:
   struct Program;

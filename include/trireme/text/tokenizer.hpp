@@ -97,6 +97,10 @@ class Tokenizer {
   // pre-tokeniser, added tokens and post-processor, however their files write it. False where that
   // cannot be told from the files.
   bool encodes_like(const Tokenizer& other) const;
+  // A digest of all that texts and chats are read by: what encodes_like() compares, end tokens, the
+  // chat template with the special tokens that it names. Equal for files that say the same in
+  // another way.
+  uint64_t reading_digest() const;
   // Whether no id means one token here and another one there; either may have ids of its own.
   bool shares_ids_with(const Tokenizer& other) const;
   // Throws UserError(bad_data) when a token id needs a row that a model of `rows` vocabulary rows

@@ -13,6 +13,7 @@
 #include "support/source_folder.hpp"
 #include "support/world.hpp"
 #include "trireme/learn/datasets.hpp"
+#include "trireme/learn/file_digest.hpp"
 
 namespace trireme::learn {
 namespace {

@@ -84,6 +84,8 @@ TEST(SameTokenizer, FilesThatSayTheSameInAnotherWay) {
     for (const auto& [name, change] : changes) {
       EXPECT_TRUE(whole.encodes_like(changed(kind, change))) << kind << ": " << name;
       EXPECT_TRUE(changed(kind, change, -1).encodes_like(whole)) << kind << ": " << name;
+      EXPECT_EQ(whole.reading_digest(), changed(kind, change).reading_digest())
+          << kind << ": " << name;
     }
   }
 }
@@ -143,8 +145,11 @@ TEST(SameTokenizer, EachThingThatChangesIdsCounts) {
   };
   for (const char* kind : rule_kinds) {
     const Tokenizer whole = test::load_tokenizer(kind);
-    for (const auto& [name, change] : changes)
+    for (const auto& [name, change] : changes) {
       EXPECT_FALSE(whole.encodes_like(changed(kind, change))) << kind << ": " << name;
+      EXPECT_NE(whole.reading_digest(), changed(kind, change).reading_digest())
+          << kind << ": " << name;
+    }
   }
 }
 
@@ -164,6 +169,30 @@ TEST(SameTokenizer, SaysNothingWrongOfRandomTexts) {
       EXPECT_EQ(one.encodes_like(other), same) << a << " and " << b;
     }
   }
+}
+
+TEST(SameTokenizer, ChatsAreReadByTemplateAndEnds) {
+  const auto digest = [](const json& config, const std::string& file = "") {
+    const test::TemporaryFolder folder;
+    std::filesystem::copy_file(folder_of("bytelevel") / "tokenizer.json",
+                               folder.path() / "tokenizer.json");
+    folder.write("tokenizer_config.json", config.dump());
+    if (!file.empty()) folder.write("chat_template.jinja", file);
+    return Tokenizer::load(folder.path()).reading_digest();
+  };
+  const json whole{{"chat_template", "{{ eos_token }}"}, {"eos_token", "<|endoftext|>"}};
+  const auto but = [&](const char* key, const char* value) {
+    json config = whole;
+    config[key] = value;
+    return digest(config);
+  };
+  json elsewhere = whole;
+  elsewhere.erase("chat_template");
+  EXPECT_EQ(digest(whole), digest(elsewhere, "{{ eos_token }}\n")) << "in a file of its own";
+  EXPECT_EQ(digest(whole), but("model_max_length", "9"));
+  EXPECT_EQ(digest(whole), but("bos_token", "<|im_end|>")) << "the template does not name it";
+  EXPECT_NE(digest(whole), but("chat_template", "{{ eos_token }} "));
+  EXPECT_NE(digest(whole), but("eos_token", "<|im_end|>"));
 }
 
 TEST(SameTokenizer, IdsThatMeanTheSame) {
