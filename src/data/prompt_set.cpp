@@ -152,12 +152,7 @@ std::vector<text::TokenId> InputRecord::encode(const text::Tokenizer& tokenizer,
                                                text::SpecialTokens special) const {
   try {
     if (!messages.empty()) return tokenizer.encode_chat(messages, opening, variables);
-    if (text) return tokenizer.encode(*text, special);
-    for (const text::TokenId id : *ids) {
-      VALIDATE(id < tokenizer.vocab_size(), ExitCode::bad_data, "token id ", id,
-               " is outside the vocabulary of ", tokenizer.vocab_size(), ": correct it");
-    }
-    return *ids;
+    return text ? tokenizer.encode(*text, special) : *ids;
   } catch (const UserError& error) { throw UserError(error.code(), where + ": " + error.what()); }
 }
 

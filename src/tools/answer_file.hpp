@@ -1,19 +1,16 @@
 // The output of `trireme generate`, which a run that was cut off leaves in a state from which the
 // next one goes on.
 //
-// Beside OUTPUT.partial, which takes the answers as they finish, stands OUTPUT.job: what they are
+// Beside OUTPUT.partial, which takes the answers as they finish, is OUTPUT.job: what they are
 // answers to. A run that finds both, with the same job, keeps the lines that are whole and adds
-// what is missing. When all are there OUTPUT.partial becomes OUTPUT, and OUTPUT.job OUTPUT.done, so
-// that the same command, started again, knows that nothing is left to do. Draws depend on nothing
-// but seed, prompt and sample, so an answer that is written a second time is the same one, and
-// nothing that is damaged has to be kept.
+// what is missing. When all are there OUTPUT.partial becomes OUTPUT, with a record as every output
+// of a tool (job_record.hpp). Draws depend on nothing but seed, prompt and sample, so an answer
+// that is written a second time is the same one, and nothing that is damaged has to be kept.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "tools/output.hpp"
@@ -46,31 +43,19 @@ class AnswerSet {
       std::tuple{&AnswerSet::prompts_, &AnswerSet::samples_, &AnswerSet::size_, &AnswerSet::bits_};
 };
 
-// What decides about the answers: name and value of each setting, in one order.
-using AnswerJob = std::vector<std::pair<std::string, std::string>>;
-
-// The value of a setting in what an earlier run of the output `path` was, unfinished or done; "":
-// there is none. A finished one that is going to be replaced does not count.
-std::string setting_of_earlier_run(const std::filesystem::path& path, const std::string& name,
-                                   Existing existing);
-// Whether the output is there with all answers of this job; `none`: the set of them, empty. Throws
-// UserError(usage) where something else is there, unless `existing` says that it is replaced: then
-// the answer is no.
-bool is_answered(const std::filesystem::path& path, const AnswerJob& job, AnswerSet none,
-                 Existing existing);
-
 class AnswerFile {
  public:
   // Adds the answers that an earlier run has left to `done`. Throws UserError: configuration when
   // they are those of another job (unless `existing` says that they are replaced), locked.
-  AnswerFile(const std::filesystem::path& path, const AnswerJob& job, AnswerSet& done,
+  AnswerFile(const std::filesystem::path& path, const ToolJob& job, AnswerSet& done,
              Existing existing = Existing::refused);
   void write(std::string_view lines) { output_.write(lines); }
   void finish();
 
  private:
   OutputFile output_;
-  std::filesystem::path final_, job_file_;  // empty: a stream
+  ToolJob job_;
+  std::filesystem::path job_file_;  // empty: a stream
 };
 
 }  // namespace trireme::tools

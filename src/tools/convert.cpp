@@ -1,14 +1,17 @@
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tools/copy_model.hpp"
-#include "tools/output.hpp"
+#include "tools/job_record.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/exported_config.hpp"
 #include "trireme/driver/progress.hpp"
+#include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -43,26 +46,45 @@ text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
   return parts;
 }
 
-OutputFolder output_of(const ConvertCommand& command, InputPaths inputs) {
-  inputs.push_back(command.input);
-  return {command.output, inputs, existing(command.force)};
+// What is converted, and where its small files are: inputs, which are not written over, and what
+// says whether an output that is there is of the same job.
+struct Source {
+  ToolJob job;
+  InputPaths inputs;
+};
+Source source_of_model(const ConvertCommand& command) {
+  return {{{"input", base::text(learn::digest_of_model(command.input), " ",
+                                learn::digest_of_descriptions(command.input))}},
+          {command.input}};
+}
+
+// Writes the folder unless it is there already.
+void write_model(const ConvertCommand& command, Source source,
+                 const std::function<void(const fs::path& folder)>& write) {
+  source.job.emplace_back("dtype", config::to_string(command.dtype));
+  check_output_folder(command.output, source.inputs, Existing::replaced);
+  if (is_done(command.output, source.job, existing(command.force))) return;
+  OutputFolder output(command.output, source.inputs, existing(command.force));
+  write(output.path());
+  output.finish(source.job);
+  log::info(base::text("wrote ", command.output.string()));
 }
 
 void convert_gguf(const ConvertCommand& command, const model::GgufFile& file) {
   const auto parts = tokenizer_parts(file);
   const auto spec = model::describe(file.shape(), model::HeadKind::language);
   model::warn_unexpected(model::check_weights(spec, file), file);
-  OutputFolder output = output_of(command, {});
-  text::write_tokenizer(parts, output.path());  // first: it refuses what it does not know
-  copy_model(
-      spec,
-      [&](size_t p, const base::Block& block, float* out) {
-        model::load_parameter(spec, p, block, file, 0, out);
-      },
-      output.path(),
-      export_options(command,
-                     fs::is_directory(command.input) ? kept_files(command.input, {}) : nullptr));
-  output.finish();
+  write_model(command, source_of_model(command), [&](const fs::path& folder) {
+    text::write_tokenizer(parts, folder);  // first: it refuses what it does not know
+    copy_model(
+        spec,
+        [&](size_t p, const base::Block& block, float* out) {
+          model::load_parameter(spec, p, block, file, 0, out);
+        },
+        folder,
+        export_options(command,
+                       fs::is_directory(command.input) ? kept_files(command.input, {}) : nullptr));
+  });
 }
 
 void convert_folder(const ConvertCommand& command) {
@@ -71,14 +93,14 @@ void convert_folder(const ConvertCommand& command) {
     return convert_gguf(command, *gguf);
   const auto head = folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language;
   const auto spec = model::describe_and_check(folder, head);
-  OutputFolder output = output_of(command, {});
-  copy_model(
-      spec,
-      [&](size_t p, const base::Block& block, float* out) {
-        model::load_parameter(spec, p, block, *folder.weights, 0, out);
-      },
-      output.path(), export_options(command, kept_files(command.input, {})));
-  output.finish();
+  write_model(command, source_of_model(command), [&](const fs::path& output) {
+    copy_model(
+        spec,
+        [&](size_t p, const base::Block& block, float* out) {
+          model::load_parameter(spec, p, block, *folder.weights, 0, out);
+        },
+        output, export_options(command, kept_files(command.input, {})));
+  });
 }
 
 // The part of a checkpoint that is asked for: where its tensors lie and what head it has.
@@ -174,17 +196,22 @@ void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   VALIDATE(reader.find(part.prefix + spec.parameters.front().spec.name), ExitCode::bad_data,
            folder.string(), " has no ", command.part, " (", part.prefix,
            spec.parameters.front().spec.name, " is not in it)");
-  OutputFolder output = output_of(command, {folder, source.model, source.tokenizer});
-  copy_model(
-      spec,
-      [&](size_t p, const base::Block& block, float* out) {
-        const auto& tensor = spec.parameters[p].spec;
-        const std::vector<checkpoint::ReadRequest> requests{
-            {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
-        reader.read(requests);
-      },
-      output.path(), export_options(command, kept_files(source.model, source.tokenizer)));
-  output.finish();
+  const ToolJob job{{"input", learn::digest_of_file(folder / "manifest.json")},
+                    {"part", command.part},
+                    {"model-config", learn::digest_of_descriptions(source.model)},
+                    {"tokenizer", learn::digest_of_descriptions(source.tokenizer)}};
+  const InputPaths inputs{command.input, folder, source.model, source.tokenizer};
+  write_model(command, {job, inputs}, [&](const fs::path& output) {
+    copy_model(
+        spec,
+        [&](size_t p, const base::Block& block, float* out) {
+          const auto& tensor = spec.parameters[p].spec;
+          const std::vector<checkpoint::ReadRequest> requests{
+              {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
+          reader.read(requests);
+        },
+        output, export_options(command, kept_files(source.model, source.tokenizer)));
+  });
 }
 
 }  // namespace
@@ -200,7 +227,6 @@ ExitCode run_convert(const ConvertCommand& command) {
   } else {
     convert_folder(command);
   }
-  log::info(base::text("wrote ", command.output.string()));
   return ExitCode::done;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tools/answer_file.hpp"
+#include "tools/job_record.hpp"
 #include "tools/load_weights.hpp"
 #include "tools/prompt_feed.hpp"
 #include "tools/reading.hpp"
@@ -59,12 +60,6 @@ uint64_t id_of(int64_t index, int64_t sample) {
 std::string as_text(const std::vector<std::string>& values) {
   return base::text("[", base::join(values), "]");
 }
-// With all digits, so that equal texts are equal numbers.
-std::string as_text(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
-}
 
 class GenerateTool {
  public:
@@ -89,8 +84,7 @@ class GenerateTool {
     biases_ =
         text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
     const auto special = learn::special_tokens_of(command_.reading.special_tokens);
-    survey_ =
-        survey_prompts(command_.input, tokenizer_, special, spec_.shape.max_positions, world_);
+    survey_ = survey_prompts(command_.input, tokenizer_, special, spec_.shape, world_);
     feed_.emplace(command_.input, tokenizer_, special, survey_.prompts,
                   ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
     open_output();
@@ -105,11 +99,7 @@ class GenerateTool {
 
   // No rank waits for another replica before the end.
   ExitCode run() {
-    if (answered_) {
-      log::info(base::text("already done: ", command_.output.string(), " has all ", done_.wanted(),
-                           " answers of this job"));
-      return ExitCode::done;
-    }
+    if (answered_) return ExitCode::done;
     watch_.restart();
     for (take_prompts(); !engine_->idle(); take_prompts()) {
       comm::wait_until("room for answers at rank 0",
@@ -137,25 +127,34 @@ class GenerateTool {
   }
 
  private:
-  // The device, and the compute type that all ranks' devices take.
+  // The device, and the compute type that all ranks' devices take: an earlier run's of the same
+  // output where "auto" leaves it open.
   at::Device choose_device() {
     const at::Device device = machine::choose_device(command_.device, world_, topology_);
     machine::use_device(device, false, world_);
+    if (command_.dtype == config::ComputeType::automatic) {
+      const auto earlier = config::choice_of<config::ComputeType>(of_rank_0([&] {
+        return setting_of_earlier_run(command_.output, "dtype", existing(command_.force));
+      }));
+      command_.dtype = earlier.value_or(command_.dtype);
+    }
     command_.dtype =
         config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
     return device;
   }
 
-  // The options with the date of all ranks: an earlier run's of the same output, else rank 0's day.
+  // The options with the date of all ranks.
   const ReadingOptions& settled_reading() {
-    std::string& date = command_.reading.date;
-    comm::fail_together_on_root(world_, [&] {
-      if (date.empty() && command_.output != "-")
-        date = setting_of_earlier_run(command_.output, "date", existing(command_.force));
-      if (date.empty()) date = text::today();
-    });
-    date = world_.broadcast(date, 0);
+    command_.reading.date = of_rank_0(
+        [&] { return date_for(command_.output, command_.reading, existing(command_.force)); });
     return command_.reading;
+  }
+
+  // Collective.
+  std::string of_rank_0(const std::function<std::string()>& what) const {
+    std::string text;
+    comm::fail_together_on_root(world_, [&] { text = what(); });
+    return world_.broadcast(text, 0);
   }
 
   // The rank of its replica that hands answers on.
@@ -171,24 +170,24 @@ class GenerateTool {
     return comm::mesh_of_replicas(world_, topology_, all, degree, "generators");
   }
 
-  AnswerJob job() const {
+  ToolJob job() const {
     std::vector<std::string> stop_ids;
     for (const int32_t id : stops_.ids) stop_ids.push_back(base::text(id));
-    AnswerJob job{{"model", learn::digest_of_model(command_.model)},
-                  {"prompts", base::text(survey_.prompts, ", digest ", survey_.digest)},
-                  {"n", base::text(command_.n)},
-                  {"max-new-tokens", base::text(command_.max_new_tokens)},
-                  {"min-new-tokens", base::text(command_.min_new_tokens)},
-                  {"temperature", as_text(command_.temperature)},
-                  {"top-p", as_text(command_.top_p)},
-                  {"top-k", base::text(command_.top_k)},
-                  {"seed", base::text(command_.seed)},
-                  {"stop", as_text(stops_.strings)},
-                  {"stop-token-ids", as_text(stop_ids)},
-                  {"logit-bias", as_text(command_.logit_bias)},
-                  {"dtype", std::string(config::to_string(command_.dtype))},
-                  {"weights", std::string(config::to_string(command_.weights))},
-                  {"log-probs", command_.log_probs ? "yes" : "no"}};
+    ToolJob job{{"model", learn::digest_of_model(command_.model)},
+                {"prompts", base::text(survey_.prompts, ", digest ", survey_.digest)},
+                {"n", base::text(command_.n)},
+                {"max-new-tokens", base::text(command_.max_new_tokens)},
+                {"min-new-tokens", base::text(command_.min_new_tokens)},
+                {"temperature", exact_text(command_.temperature)},
+                {"top-p", exact_text(command_.top_p)},
+                {"top-k", base::text(command_.top_k)},
+                {"seed", base::text(command_.seed)},
+                {"stop", as_text(stops_.strings)},
+                {"stop-token-ids", as_text(stop_ids)},
+                {"logit-bias", as_text(command_.logit_bias)},
+                {"dtype", std::string(config::to_string(command_.dtype))},
+                {"weights", std::string(config::to_string(command_.weights))},
+                {"log-probs", command_.log_probs ? "yes" : "no"}};
     if (tokenizer_.template_asks_for_date()) job.emplace_back("date", command_.reading.date);
     return job;
   }
@@ -197,7 +196,7 @@ class GenerateTool {
     done_ = AnswerSet(survey_.prompts, command_.n);
     comm::fail_together_on_root(world_, [this] {
       const Existing there = existing(command_.force);
-      answered_ = is_answered(command_.output, job(), done_, there);
+      answered_ = is_done(command_.output, job(), there);
       if (!answered_) output_.emplace(command_.output, job(), done_, there);
     });
     answered_ = world_.broadcast_value(answered_, 0);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <string>
 
+#include "tools/job_record.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::tools {
@@ -19,19 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* mark = ".trireme-partial";  // in folders that are being written
 
-bool is_stream(const fs::path& path) {
-  if (path == "-") return true;
-  std::error_code error;
-  const fs::file_type type = fs::status(path, error).type();
-  return type == fs::file_type::character || type == fs::file_type::fifo ||
-         type == fs::file_type::socket;
-}
-
-fs::path partial_of(const fs::path& path) {
-  fs::path out = path;
-  out += ".partial";
-  return out;
-}
+fs::path partial_of(const fs::path& path) { return with_ending(path, ".partial"); }
 
 bool is_same(const fs::path& a, const fs::path& b) {
   std::error_code error;
@@ -87,7 +76,7 @@ bool still_names(const fs::path& path, int fd) {
 // Empty, or what a run of this program has left that did not come to its end.
 bool is_unused(const fs::path& folder) {
   std::error_code error;
-  return fs::exists(folder / mark, error) || fs::is_empty(folder, error);
+  return is_unfinished(folder) || fs::is_empty(folder, error);
 }
 
 void clear(const fs::path& folder, const std::string& but) {
@@ -96,6 +85,11 @@ void clear(const fs::path& folder, const std::string& but) {
     if (entry.path().filename() != but) left.push_back(entry.path());
   }
   for (const fs::path& one : left) fs::remove_all(one);
+}
+
+void require_name(const fs::path& output) {
+  VALIDATE(!output.empty(), ExitCode::usage,
+           "the output has an empty name (a variable of the shell that is not set?): name it");
 }
 
 [[noreturn]] void refuse_existing(const fs::path& output) {
@@ -107,19 +101,47 @@ void clear(const fs::path& folder, const std::string& but) {
 
 }  // namespace
 
+bool is_stream(const fs::path& path) {
+  if (path == "-") return true;
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  return type == fs::file_type::character || type == fs::file_type::fifo ||
+         type == fs::file_type::socket;
+}
+
+bool is_unfinished(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / mark, error);
+}
+
+fs::path with_ending(fs::path path, const char* ending) {
+  path += ending;
+  return path;
+}
+
 fs::path output_path(const fs::path& path) {
   std::error_code error;
-  fs::path out = fs::weakly_canonical(fs::absolute(path, error), error);
+  fs::path target = fs::absolute(path, error);
+  constexpr int most_links = 40;
+  for (int links = 0; fs::is_symlink(target, error) && !fs::exists(target, error); ++links) {
+    VALIDATE(links < most_links, ExitCode::usage, "the output ", path.string(),
+             " is a link that leads to itself: name another one");
+    target = target.parent_path() / fs::read_symlink(target, error);  // where it is going to be
+  }
+  fs::path out = fs::weakly_canonical(target, error);
   if (error) out = path;
   return out.has_filename() ? out : out.parent_path();  // "folder/"
 }
 
 void check_output_file(const fs::path& output, const InputPaths& inputs, Existing existing) {
+  require_name(output);
   if (is_stream(output)) return;
   const fs::path target = output_path(output);
   for (const fs::path& input : inputs) {
     if (input.empty()) continue;
-    if (is_of(target, input) || is_of(partial_of(target), input)) refuse_input(output, input);
+    for (const char* ending : {"", ".partial", ".job", ".done"}) {  // all that is written
+      if (is_of(with_ending(target, ending), input)) refuse_input(output, input);
+    }
   }
   std::error_code error;
   VALIDATE(!fs::is_directory(target, error), ExitCode::usage, "the output ", output.string(),
@@ -128,6 +150,7 @@ void check_output_file(const fs::path& output, const InputPaths& inputs, Existin
 }
 
 void check_output_folder(const fs::path& output, const InputPaths& inputs, Existing existing) {
+  require_name(output);
   const fs::path target = output_path(output);
   for (const fs::path& input : inputs) {
     if (!input.empty() && (is_same(target, input) || has_files_in(input, target)))
@@ -191,9 +214,10 @@ void OutputFile::write(std::string_view lines) {
   base::write_all(file_.get(), lines, partial_.empty() ? path_ : partial_);
 }
 
-void OutputFile::finish() {
+void OutputFile::finish(const ToolJob& job) {
   if (partial_.empty()) return;
   if (::fsync(file_.get()) != 0) base::throw_errno(errno, "sync", partial_);
+  record_file(path_, partial_, job);
   if (std::rename(partial_.c_str(), path_.c_str()) != 0)
     base::throw_errno(errno, "rename", partial_);
   partial_.clear();
@@ -211,7 +235,10 @@ OutputFolder::OutputFolder(const fs::path& path, const InputPaths& inputs, Exist
   lock_ = base::FileDescriptor(::open(writing_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock_.valid()) base::throw_errno(errno, "open", writing_);
   lock(lock_.get(), writing_);
-  if (!makes_new) return;
+  if (!makes_new) {
+    remove_record(writing_);
+    return;
+  }
   VALIDATE(is_unused(writing_), ExitCode::usage, writing_.string(),
            " has files and is not what a run of this program has left: remove it, or name another "
            "output");
@@ -233,7 +260,8 @@ OutputFolder::~OutputFolder() {
   }
 }
 
-void OutputFolder::finish() {
+void OutputFolder::finish(const ToolJob& job) {
+  record_folder(writing_, job);
   if (!unfinished_) return;
   std::error_code ignored;
   fs::remove(writing_ / mark, ignored);

@@ -1,12 +1,15 @@
 // The output of a tool, a file or a model folder. It is written under another name and renamed when
-// complete, so a file of the final name is complete. An existing output is replaced only with
-// --force, and a tool's own input never. One process at a time writes an
-// output: a second one throws UserError(locked), on file systems that have locks.
+// complete, so a file of the final name is complete; a record says what it was made from
+// (job_record.hpp). An existing output is replaced only with --force, and a tool's own input never.
+// One process at a time writes an output: a second one throws UserError(locked), on file systems
+// that have locks.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/files.hpp"
@@ -19,6 +22,15 @@ inline Existing existing(bool force) { return force ? Existing::replaced : Exist
 // Files and folders that the tool reads; empty paths do not count.
 using InputPaths = std::vector<std::filesystem::path>;
 
+// What decides about an output: name and value of each setting, in one order.
+using ToolJob = std::vector<std::pair<std::string, std::string>>;
+
+// "-", a pipe or a device: written to as it is.
+bool is_stream(const std::filesystem::path& path);
+// A folder that is marked as being written.
+bool is_unfinished(const std::filesystem::path& folder);
+
+std::filesystem::path with_ending(std::filesystem::path path, const char* ending);
 // Where an output comes to lie, through links; it need not be there.
 std::filesystem::path output_path(const std::filesystem::path& path);
 
@@ -44,8 +56,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
 
   void write(std::string_view lines);
-  // Syncs and gives the file its final name.
-  void finish();
+  // Syncs, records the job and gives the file its final name.
+  void finish(const ToolJob& job);
 
   // The file until then; empty: a stream.
   const std::filesystem::path& partial() const { return partial_; }
@@ -73,7 +85,7 @@ class OutputFolder {
 
   // Where to write until finish().
   const std::filesystem::path& path() const { return writing_; }
-  void finish();
+  void finish(const ToolJob& job);
 
  private:
   std::filesystem::path final_, writing_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "tools/reading.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/hash.hpp"
 #include "trireme/comm/agree.hpp"
@@ -10,7 +11,7 @@
 namespace trireme::tools {
 
 PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-                            text::SpecialTokens special, int64_t max_positions,
+                            text::SpecialTokens special, const config::ModelShape& model,
                             const comm::CommView& world) {
   PromptSurvey found;
   comm::fail_together(world, [&] {
@@ -21,8 +22,9 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
       const auto ids = record.encode(tokenizer, special);
       const auto tokens = static_cast<int64_t>(ids.size());
       VALIDATE(tokens > 0, ExitCode::bad_data, record.where, ": the prompt has no token");
-      VALIDATE(tokens < max_positions, ExitCode::bad_data, record.where, ": the prompt has ",
-               tokens, " tokens, the model takes ", max_positions, ": shorten it");
+      VALIDATE(tokens < model.max_positions, ExitCode::bad_data, record.where, ": the prompt has ",
+               tokens, " tokens, the model takes ", model.max_positions, ": shorten it");
+      require_rows(ids, model.vocab, record.where);
       found.longest = std::max(found.longest, tokens);
       // Added up, so that the shares of the ranks make one number whatever their count.
       const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),

@@ -9,6 +9,7 @@
 
 #include "tools/answer_file.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/config/model_shape.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/text/tokenizer.hpp"
 
@@ -23,9 +24,9 @@ struct PromptSurvey {
 
 // Checks every prompt before the first is answered, a share on each rank. Collective over `world`.
 // Throws UserError(bad_data) with file:line on all ranks: a line that is none, a prompt without
-// tokens or without room for an answer in `max_positions`.
+// tokens or without room for an answer in the model's positions, a token without a row.
 PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-                            text::SpecialTokens special, int64_t max_positions,
+                            text::SpecialTokens special, const config::ModelShape& model,
                             const comm::CommView& world);
 
 // The second reading, of the prompts that go to one replica: the places of a file are dealt out in

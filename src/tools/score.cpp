@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/output.hpp"
+#include "tools/job_record.hpp"
 #include "tools/reading.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/agree.hpp"
@@ -15,6 +15,7 @@
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/score_input.hpp"
 #include "trireme/learn/datasets.hpp"
+#include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
@@ -41,8 +42,9 @@ void require_finite(std::span<const float> values, const std::filesystem::path& 
 
 class ScoreTool {
  public:
-  ScoreTool(const ScoreCommand& command, const comm::Session& session)
+  ScoreTool(const ScoreCommand& command, ToolJob job, const comm::Session& session)
       : command_(command),
+        job_(std::move(job)),
         world_(session.world()),
         tokenizer_(load_tokenizer(command.model, command.reading)),
         inputs_(data::read_score_inputs(command.input)) {
@@ -57,7 +59,7 @@ class ScoreTool {
     const auto folder = model::open_model(command.model);
     const auto spec = model::describe_and_check(folder, model::HeadKind::language);
     tokenizer_.check_model(spec.shape.vocab);
-    max_positions_ = spec.shape.max_positions;
+    shape_ = spec.shape;
     model_ = std::make_unique<zero::ShardedModel>(
         spec, world_, std::nullopt, device_,
         zero::ShardedModelOptions{
@@ -89,7 +91,7 @@ class ScoreTool {
       const auto parts = world_.gather(lines, 0);
       for (const auto& part : parts) output->write(part);
     }
-    if (output) output->finish();
+    if (output) output->finish(job_);
     return ExitCode::done;
   }
 
@@ -148,8 +150,9 @@ class ScoreTool {
              ": the prompt has no token, so the response follows nothing: score it as `text`");
     VALIDATE(!input.answer || tokens.first < length, ExitCode::bad_data, input.where,
              ": the response has no token");
-    VALIDATE(length <= max_positions_, ExitCode::bad_data, input.where, ": the text has ", length,
-             " tokens, the model takes ", max_positions_, ": shorten it");
+    VALIDATE(length <= shape_.max_positions, ExitCode::bad_data, input.where, ": the text has ",
+             length, " tokens, the model takes ", shape_.max_positions, ": shorten it");
+    require_rows(tokens.ids, shape_.vocab, input.where);
     samples.add({.id = i,
                  .prompt_row = static_cast<int64_t>(i),
                  .ids = tokens.ids,
@@ -178,24 +181,49 @@ class ScoreTool {
   }
 
   ScoreCommand command_;
+  ToolJob job_;
   comm::CommView world_;
   at::Device device_ = at::kCPU;
   text::Tokenizer tokenizer_;
   std::vector<data::ScoreInput> inputs_;
-  int64_t max_positions_ = 0;
+  config::ModelShape shape_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<reward::Source> reward_;
 };
 
+ToolJob job_of(const ScoreCommand& command) {
+  const auto digest = [](const std::filesystem::path& model) {
+    return base::text(learn::digest_of_model(model), " ", learn::digest_of_descriptions(model));
+  };
+  ToolJob job{{"model", digest(command.model)},
+              {"reward-model", command.reward_model.empty() ? "" : digest(command.reward_model)},
+              {"input", learn::digest_of_file(command.input)},
+              {"temperature", exact_text(command.temperature)},
+              {"dtype", std::string(config::to_string(command.dtype))}};
+  add_reading(job, command.reading);
+  return job;
+}
+
 }  // namespace
 
-ExitCode run_score(const ScoreCommand& command, const comm::Session& session) {
-  log::open({.console = session.world().rank() == 0, .main_file = {}, .rank_file = {}});
-  comm::fail_together_on_root(session.world(), [&] {
-    check_output_file(command.output, {command.input, command.model, command.reward_model},
-                      existing(command.force));
+ExitCode run_score(const ScoreCommand& asked, const comm::Session& session) {
+  const comm::CommView world = session.world();
+  log::open({.console = world.rank() == 0, .main_file = {}, .rank_file = {}});
+  ScoreCommand command = asked;
+  const Existing there = existing(command.force);
+  const InputPaths inputs{command.input, command.model, command.reward_model};
+  ToolJob job;  // on rank 0
+  bool done = false;
+  comm::fail_together_on_root(world, [&] {
+    check_output_file(command.output, inputs, Existing::replaced);
+    command.reading.date = date_for(command.output, command.reading, there);
+    job = job_of(command);
+    done = is_done(command.output, job, there);
+    if (!done) check_output_file(command.output, inputs, there);
   });
-  return ScoreTool(command, session).run();
+  if (world.broadcast_value(done, 0)) return ExitCode::done;
+  command.reading.date = world.broadcast(command.reading.date, 0);
+  return ScoreTool(command, std::move(job), session).run();
 }
 
 }  // namespace trireme::tools

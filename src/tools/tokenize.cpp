@@ -1,8 +1,9 @@
-#include "tools/output.hpp"
+#include "tools/job_record.hpp"
 #include "tools/reading.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/learn/datasets.hpp"
+#include "trireme/learn/file_digest.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/tools/commands.hpp"
 
@@ -34,16 +35,29 @@ std::string line_of(const TokenizeCommand& command, const text::Tokenizer& token
   return line.str() + "\n";
 }
 
+ToolJob job_of(const TokenizeCommand& command) {
+  constexpr const char* modes[] = {"encode", "decode", "chat"};
+  ToolJob job{{"mode", modes[static_cast<size_t>(command.mode)]},
+              {"tokenizer", learn::digest_of_descriptions(command.model)},
+              {"input", learn::digest_of_file(command.input)}};
+  add_reading(job, command.reading);
+  return job;
+}
+
 }  // namespace
 
-ExitCode run_tokenize(const TokenizeCommand& command) {
+ExitCode run_tokenize(const TokenizeCommand& asked) {
+  TokenizeCommand command = asked;
   const Existing there = existing(command.force);
-  check_output_file(command.output, {command.input, command.model}, there);
+  check_output_file(command.output, {command.input, command.model}, Existing::replaced);
+  command.reading.date = date_for(command.output, command.reading, there);
   const auto tokenizer = load_tokenizer(command.model, command.reading);
   const auto inputs = data::read_inputs(command.input);
+  const ToolJob job = job_of(command);
+  if (is_done(command.output, job, there)) return ExitCode::done;
   OutputFile output(command.output, there);
   for (const auto& record : inputs) output.write(line_of(command, tokenizer, record));
-  output.finish();
+  output.finish(job);
   return ExitCode::done;
 }
 

@@ -28,7 +28,8 @@ def write_safetensors(path, tensors):
 
 
 def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Without the record of the job."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".trireme-done"}
 
 
 class Outputs(ProgramTest):
@@ -38,10 +39,6 @@ class Outputs(ProgramTest):
         write_lines(cls.folder / "texts.jsonl", [{"text": "hi"}, {"text": "ho"}])
         write_lines(cls.folder / "pairs.jsonl", [{"prompt": f"{i}+1=", "chosen": f"{i + 1}.", "rejected": "?"} for i in range(8)])
         (cls.folder / "rm.toml").write_text(SFT_DECK.replace("examples.jsonl", "pairs.jsonl").replace("iterations = 4", "iterations = 2"))
-
-    def generate(self, output, *options, code=0, ranks=1):
-        return self.succeed("generate", "--model", "model", "--input", "prompts.jsonl", "--max-new-tokens", "2", "--dtype", "fp32", "--output", output,
-                            *options, code=code, ranks=ranks)
 
     def test_no_input_is_written_over(self):
         model, shape = self.folder / "model", self.folder / "shape"
@@ -82,19 +79,29 @@ class Outputs(ProgramTest):
         self.assertTrue(pathlib.Path("/dev/null").is_char_device())
 
     def test_a_finished_output_is_done(self):
-        """The same job again: no work, exit code 0; another one is refused, --force replaces."""
-        self.generate("answers.jsonl")
-        answers = (self.folder / "answers.jsonl").read_bytes()
-        for ranks in (1, 2):
-            again = self.generate("answers.jsonl", ranks=ranks)
-            self.assertEqual(again.text.count("already done: answers.jsonl has all 8 answers of this job"), 1, again.text)
+        """The same job again, of each tool that makes an output: no work, exit code 0, also under a launcher; another job is refused, --force replaces."""
+        shutil.copy(self.folder / "texts.jsonl", self.folder / "done-texts.jsonl")
+        model, texts = ["--model", "model"], ["--input", "done-texts.jsonl"]
+        generate = ["generate", *model, "--input", "prompts.jsonl", "--max-new-tokens", "2", "--output", "answers.jsonl"]
+        score, tokenize = (["score", *model, *texts, "--output", "scores.jsonl"], ["tokenize", *model, *texts, "--output", "ids.jsonl"])
+        convert = ["convert", "model", "copied"]
+        for command, name, ranks in ((generate, "answers.jsonl", 2), (score, "scores.jsonl", 2), (tokenize, "ids.jsonl", 1), (convert, "copied", 2),
+                                     (["init", "--shape", "shape", "--output", "made"], "made", 1)):
+            self.succeed(*command)
+            again = self.succeed(*command, ranks=ranks)
+            self.assertEqual(again.text.count(f"already done: {name} is the output of this job"), 1, again.text)
             self.assertNotIn("tokens/s", again.text)
-        other = self.generate("answers.jsonl", "--seed", "2", code=USAGE)
-        self.assertIn("answers of another job (seed: 1 -> 2)", other.text)
-        self.assertEqual((self.folder / "answers.jsonl").read_bytes(), answers)
-        self.generate("answers.jsonl", "--seed", "2", "--force")
-        self.assertNotEqual((self.folder / "answers.jsonl").read_bytes(), answers)
-        self.assertEqual([path.name for path in self.folder.glob("answers.jsonl*")].count("answers.jsonl.partial"), 0)
+        before = (self.folder / "scores.jsonl").read_bytes()
+        hotter = [*score, "--temperature", "2"]
+        self.assertIn("scores.jsonl is of another job (temperature: 1 -> 2)", self.succeed(*hotter, code=USAGE).text)
+        self.assertEqual((self.folder / "scores.jsonl").read_bytes(), before)
+        self.succeed(*hotter, "--force")
+        self.assertNotEqual((self.folder / "scores.jsonl").read_bytes(), before)
+        self.assertIn("copied is of another job (dtype: bf16 -> fp32)", self.succeed(*convert, "--dtype", "fp32", code=USAGE).text)
+        with (self.folder / "done-texts.jsonl").open("a") as lines:
+            lines.write('{"text": "more"}\n')
+        self.assertIn("ids.jsonl is of another job (input: ", self.succeed(*tokenize, code=USAGE).text)
+        self.assertEqual(list(self.folder.glob("*.partial")), [])
 
     def test_one_rank_writes(self):
         """Under a launcher: the output is whole and every line comes once."""
@@ -213,7 +220,11 @@ class Outputs(ProgramTest):
             self.succeed("convert", name, f"{name}-copy", "--dtype", "fp32")
             self.assertEqual(json.loads((self.folder / f"{name}-copy" / "config.json").read_text())["tie_word_embeddings"], tie)
             self.assertEqual(scores(f"{name}-copy")[0], scores(name)[0])
-        # A run from two heads trains and exports both; so does a checkpoint of it.
+        # A run from two heads trains, plans and exports both; so does a checkpoint of it.
+        plans = [self.succeed("plan", "sft.toml", f"model.path={name}", "--command", "sft", "--machine", "h100", "--gpus-per-node", "1").out
+                 for name in ("two-heads", "untied", "model")]
+        self.assertEqual(plans[0], plans[1])
+        self.assertNotEqual(plans[0], plans[2])
         self.succeed("sft", "sft.toml", "run.dir=two-run", "model.path=two-heads", "run.iterations=1", "ckpt.save_hf=end")
         exported = read_safetensors(self.folder / "two-run" / "hf" / "model.safetensors")
         self.assertIn("lm_head.weight", exported)

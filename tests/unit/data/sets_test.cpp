@@ -328,10 +328,8 @@ TEST_F(Sets, Inputs) {
   EXPECT_EQ(inputs[1].encode(tokenizer_),
             tokenizer_.encode_chat(inputs[1].messages, text::GenerationPrompt::without));
   EXPECT_EQ(inputs[2].encode(tokenizer_), (std::vector<text::TokenId>{1, 2}));
-  const auto message =
-      test::error_of(ExitCode::bad_data, [&] { (void)inputs[3].encode(tokenizer_); });
-  EXPECT_NE(message.find("in.jsonl:4: token id 5000000 is outside the vocabulary"),
-            std::string::npos);
+  EXPECT_EQ(inputs[3].encode(tokenizer_), (std::vector<text::TokenId>{5000000}))
+      << "it is for the caller to compare with the model's rows";
 }
 
 }  // namespace

@@ -35,8 +35,11 @@ class PromptFeeds : public testing::Test {
     return out;
   }
   PromptSurvey survey(const std::string& content, int64_t max_positions = 100) const {
-    return survey_prompts(file(content), test::tokenizer(), text::SpecialTokens::once,
-                          max_positions, test::world());
+    config::ModelShape model;
+    model.max_positions = max_positions;
+    model.vocab = 300;
+    return survey_prompts(file(content), test::tokenizer(), text::SpecialTokens::once, model,
+                          test::world());
   }
   const test::SharedFolder folder_;
 };
@@ -58,6 +61,13 @@ TEST_F(PromptFeeds, ASurveyCountsAndTellsTokensInAnotherOrderApart) {
   }
   EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey(""); }),
               HasSubstr("prompts.jsonl: no records"));
+}
+
+TEST_F(PromptFeeds, TokensMayHaveRowsOfTheModelThatTheTokenizerDoesNotName) {
+  EXPECT_LT(test::tokenizer().vocab_size(), 300);
+  EXPECT_EQ(survey("{\"input_ids\": [1, 299]}\n").prompts, 1);
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { survey("{\"input_ids\": [300]}\n"); }),
+              HasSubstr("prompts.jsonl:1: token id 300 is outside the model's vocabulary of 300"));
 }
 
 TEST_F(PromptFeeds, ASurveyNamesTheLineThatHasNoRoom) {
@@ -155,7 +165,7 @@ TEST_F(PromptFeeds, AnOutputHasItsNameWhenItIsWhole) {
   OutputFile fresh(path, Existing::replaced);
   EXPECT_EQ(base::read_file(path), "old\n");
   fresh.write("new\n");
-  fresh.finish();
+  fresh.finish({});
   EXPECT_EQ(base::read_file(path), "new\n");
   EXPECT_FALSE(fs::exists(partial));
   EXPECT_THROW(OutputFile(folder_.path() / "no" / "folder", Existing::refused), std::exception);
@@ -163,7 +173,7 @@ TEST_F(PromptFeeds, AnOutputHasItsNameWhenItIsWhole) {
 
 TEST_F(PromptFeeds, AJobFileThatIsDamagedIsNamed) {
   const fs::path path = folder_.path() / "answers.jsonl";
-  const AnswerJob job{{"seed", "1"}, {"stop", "\"quoted\"\n\xC3\xA9"}};
+  const ToolJob job{{"seed", "1"}, {"stop", "\"quoted\"\n\xC3\xA9"}};
   const std::string line = "{\"index\": 0, \"sample\": 0}\n";
   AnswerSet done(2, 1);
   { AnswerFile(path, job, done).write(line); }

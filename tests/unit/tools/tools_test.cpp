@@ -6,6 +6,7 @@
 
 #include "support/samples.hpp"
 #include "tools/answer_file.hpp"
+#include "tools/job_record.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/tools/commands.hpp"
 #include "unit/config/expect_error.hpp"
@@ -136,7 +137,7 @@ class Answers : public Tools {
     again.write("|");
     return {done.size(), base::read_file(folder_.path() / "answers.jsonl.partial")};
   }
-  const AnswerJob job_{{"seed", "1"}, {"model", "a b"}};
+  const ToolJob job_{{"seed", "1"}, {"model", "a b"}};
 };
 
 TEST_F(Answers, KeepsTheLinesThatAreWhole) {
@@ -157,7 +158,7 @@ TEST_F(Answers, KeepsTheLinesThatAreWhole) {
 TEST_F(Answers, OfAnotherJobAreNotMixed) {
   found(line(0, 0));
   AnswerSet done(prompts, samples);
-  const AnswerJob other{{"seed", "2"}, {"model", "a b"}};
+  const ToolJob other{{"seed", "2"}, {"model", "a b"}};
   EXPECT_THAT(error_of(ExitCode::configuration, [&] { AnswerFile(output(), other, done); }),
               HasSubstr("(seed: 1 -> 2)"));
   fs::remove(folder_.path() / "answers.jsonl.job");
@@ -175,40 +176,24 @@ TEST_F(Answers, OfAnotherJobAreNotMixed) {
 }
 
 TEST_F(Answers, AFinishedOutputOfTheSameJobIsDone) {
-  const AnswerSet none(prompts, samples);
-  EXPECT_FALSE(is_answered(output(), job_, none, Existing::refused)) << "nothing is there";
-  EXPECT_FALSE(is_answered("-", job_, none, Existing::refused));
-  std::string all;
-  for (int prompt = 0; prompt < prompts; ++prompt) {
-    for (int sample = 0; sample < samples; ++sample) all += line(prompt, sample);
-  }
+  EXPECT_FALSE(is_done(output(), job_, Existing::refused)) << "nothing is there";
+  EXPECT_FALSE(is_done("-", job_, Existing::refused));
   {
-    AnswerSet done = none;
+    AnswerSet done(prompts, samples);
     AnswerFile file(output(), job_, done);
-    file.write(all);
+    file.write(line(0, 0));
     file.finish();
   }
-  EXPECT_TRUE(is_answered(output(), job_, none, Existing::refused));
-  EXPECT_FALSE(is_answered(output(), job_, none, Existing::replaced));
-  fs::rename(folder_.path() / "answers.jsonl.done", folder_.path() / "answers.jsonl.job");
-  EXPECT_TRUE(is_answered(output(), job_, none, Existing::refused))
-      << "ended between its last two steps";
-  const auto refusal = [&](const AnswerJob& job) {
-    return error_of(ExitCode::usage, [&] { is_answered(output(), job, none, Existing::refused); });
-  };
-  EXPECT_THAT(refusal({{"seed", "2"}, {"model", "a b"}}),
-              AllOf(HasSubstr("answers of another job (seed: 1 -> 2)"), HasSubstr("--force")));
-  file("answers.jsonl", all.substr(0, all.size() - 5));
-  EXPECT_THAT(refusal(job_), HasSubstr("has 9 of 10 now"));
-  file("answers.jsonl", all + "x\n");
-  EXPECT_THAT(refusal(job_), HasSubstr("it was changed since"));
-  fs::remove(folder_.path() / "answers.jsonl.done");
-  EXPECT_THAT(refusal(job_), HasSubstr("is there already, and no"));
+  EXPECT_TRUE(is_done(output(), job_, Existing::refused));
+  EXPECT_FALSE(is_done(output(), job_, Existing::replaced));
+  file("answers.jsonl.job", "ended between its last two steps");
+  EXPECT_TRUE(is_done(output(), job_, Existing::refused));
+  EXPECT_EQ(setting_of_earlier_run(output(), "seed", Existing::replaced), "");
 }
 
 TEST_F(Answers, ForceBeginsAnewOverAnotherJob) {
   found(line(0, 0));
-  const AnswerJob other{{"seed", "2"}, {"model", "a b"}};
+  const ToolJob other{{"seed", "2"}, {"model", "a b"}};
   file("answers.jsonl", "before\n");
   AnswerSet done(prompts, samples);
   {
@@ -266,7 +251,7 @@ TEST_F(Outputs, WhatIsThereNeedsForce) {
   {
     OutputFile null("/dev/null", Existing::refused);
     null.write("a");
-    null.finish();
+    null.finish({});
   }
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
@@ -278,8 +263,9 @@ TEST_F(Outputs, AFileAppearsWholeThroughALink) {
     OutputFile output(at("to-out"), Existing::replaced);
     output.write("new");
     EXPECT_EQ(base::read_file(at("out.jsonl")), "old");
-    output.finish();
+    output.finish({});
   }
+  EXPECT_TRUE(fs::exists(at("out.jsonl.done")));
   EXPECT_TRUE(fs::is_symlink(at("to-out")));
   EXPECT_EQ(base::read_file(at("out.jsonl")), "new");
   {
@@ -290,11 +276,31 @@ TEST_F(Outputs, AFileAppearsWholeThroughALink) {
   OutputFile first(at("y.jsonl"), Existing::refused);
   error_of(ExitCode::locked, [&] { OutputFile(at("y.jsonl"), Existing::refused); });
   file("y.jsonl", "meanwhile");
-  first.finish();
+  first.finish({});
   error_of(ExitCode::usage, [&] { OutputFile(at("y.jsonl"), Existing::refused); });
   EXPECT_FALSE(fs::exists(at("y.jsonl.partial")));
   fs::create_symlink(at("to-out"), at("z.jsonl.partial"));
   EXPECT_THROW(OutputFile(at("z.jsonl"), Existing::refused), UserError) << "no link is followed";
+}
+
+TEST_F(Outputs, ALinkToNothingIsFollowed) {
+  fs::create_symlink("further.jsonl", at("to.jsonl"));
+  fs::create_symlink("there.jsonl", at("further.jsonl"));
+  {
+    OutputFile output(at("to.jsonl"), Existing::refused);
+    output.write("x");
+    output.finish({});
+  }
+  EXPECT_TRUE(fs::is_symlink(at("to.jsonl")) && fs::is_symlink(at("further.jsonl")));
+  EXPECT_EQ(base::read_file(at("there.jsonl")), "x");
+  EXPECT_TRUE(is_done(at("to.jsonl"), {}, Existing::refused));
+  fs::create_symlink("round", at("round"));
+  EXPECT_THAT(refusal(at("round"), {}), HasSubstr("leads to itself"));
+}
+
+TEST_F(Outputs, AnEmptyNameIsRefused) {
+  EXPECT_THAT(refusal("", {}), HasSubstr("empty name"));
+  error_of(ExitCode::usage, [] { check_output_folder("", {}, Existing::replaced); });
 }
 
 TEST_F(Outputs, AFolderAppearsWhole) {
@@ -308,7 +314,7 @@ TEST_F(Outputs, AFolderAppearsWhole) {
     EXPECT_EQ(made.path(), at("new/model.partial"));
     error_of(ExitCode::locked, [&] { OutputFolder(at("new/model"), {}, Existing::refused); });
     EXPECT_FALSE(fs::exists(at("new/model")));
-    made.finish();
+    made.finish({});
   }
   EXPECT_TRUE(fs::exists(at("new/model/config.json")));
   EXPECT_FALSE(fs::exists(at("new/model/.trireme-partial")));
@@ -317,9 +323,10 @@ TEST_F(Outputs, AFolderAppearsWhole) {
   fs::create_directories(at("empty"));
   {
     OutputFolder into(at("empty"), {}, Existing::refused);
-    into.finish();
+    into.finish({});
   }
-  EXPECT_TRUE(fs::is_empty(at("empty")));
+  EXPECT_TRUE(is_done(at("empty"), {}, Existing::refused));
+  fs::remove(at("empty/.trireme-done"));
   {
     OutputFolder failed(at("empty"), {}, Existing::refused);
     EXPECT_EQ(failed.path(), at("empty")) << "it may be a mount point";
@@ -332,9 +339,9 @@ TEST_F(Outputs, AFolderAppearsWhole) {
     OutputFolder again(at("empty"), {}, Existing::refused);
     EXPECT_FALSE(fs::exists(at("empty/model.safetensors.tmp")));
     file("empty/config.json", "x");
-    again.finish();
+    again.finish({});
   }
-  EXPECT_EQ(std::distance(fs::directory_iterator(at("empty")), {}), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(at("empty")), {}), 2) << "with the record";
   EXPECT_THAT(refusal_of("new/model", {}), AllOf(HasSubstr("config.json"), HasSubstr("--force")));
   file("plain", "x");
   EXPECT_THAT(refusal_of("plain", {}, Existing::replaced), HasSubstr("is a file"));
@@ -344,6 +351,52 @@ TEST_F(Outputs, AFolderAppearsWhole) {
   EXPECT_TRUE(fs::exists(at("mine.partial/thesis.tex")));
   OutputFolder replaced(at("new/model"), {}, Existing::replaced);
   EXPECT_EQ(replaced.path(), at("new/model")) << "file by file";
+}
+
+TEST_F(Outputs, ARecordSaysOfWhichJobTheyAre) {
+  const ToolJob job{{"seed", "1"}, {"date", ""}};
+  const auto write = [&](const std::string& name) {
+    if (name == "folder") {
+      OutputFolder output(at(name), {}, Existing::replaced);
+      file(name + (fs::exists(at(name)) ? "/model.safetensors" : ".partial/model.safetensors"),
+           "x");
+      output.finish(job);
+    } else {
+      OutputFile output(at(name), Existing::replaced);
+      output.write("x");
+      output.finish(job);
+    }
+  };
+  const auto refusal_of = [&](const std::string& name, const ToolJob& other) {
+    return error_of(ExitCode::usage, [&] { is_done(at(name), other, Existing::refused); });
+  };
+  for (const std::string name : {"file", "folder"}) {
+    write(name);
+    EXPECT_TRUE(is_done(at(name), job, Existing::refused)) << name;
+    EXPECT_FALSE(is_done(at(name), job, Existing::replaced)) << name;
+    EXPECT_THAT(refusal_of(name, {{"seed", "2"}, {"date", "x"}}),
+                AllOf(HasSubstr("is of another job (seed: 1 -> 2, date: (none) -> x)"),
+                      HasSubstr("--force")));
+    const std::string content = name == "file" ? name : name + "/model.safetensors";
+    file(content, "y");
+    EXPECT_THAT(refusal_of(name, job), HasSubstr("was changed since it was written"));
+    write(name);
+    EXPECT_TRUE(is_done(at(name), job, Existing::refused)) << "replaced";
+    fs::rename(at(name), at("elsewhere"));
+    EXPECT_FALSE(is_done(at(name), job, Existing::refused)) << "nothing is there";
+    fs::rename(at("elsewhere"), at(name));
+    fs::remove(at(name == "file" ? "file.done" : "folder/.trireme-done"));
+    EXPECT_FALSE(is_done(at(name), job, Existing::refused)) << "nobody knows what it is";
+  }
+  EXPECT_THAT(refusal(at("file"), {at("file.done")}), HasSubstr("is there already"));
+  file("file.done", "x");
+  EXPECT_THAT(refusal(at("file"), {at("file.done")}, Existing::replaced),
+              HasSubstr("would destroy what is read"));
+  write("folder");
+  {
+    const OutputFolder killed(at("folder"), {}, Existing::replaced);
+    EXPECT_FALSE(is_done(at("folder"), job, Existing::refused)) << "half replaced";
+  }
 }
 
 TEST_F(Outputs, NoModelIsWrittenWhereItIsReadFrom) {
