@@ -25,7 +25,7 @@
 #include "trireme/data/jsonl.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/learn/datasets.hpp"
-#include "trireme/learn/same_inputs.hpp"
+#include "trireme/learn/file_digest.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
