@@ -68,7 +68,7 @@ class Parser {
                  &driver::run_ppo);
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
     add_training(config::Command::rm, "Train a reward model on pairs of answers", &driver::run_rm);
-    add_training(config::Command::dpo, "Train a policy on pairs of answers (DPO, cDPO, IPO)",
+    add_training(config::Command::dpo, "Train a policy on preferences (DPO, KTO, ORPO and others)",
                  &driver::run_dpo);
     add_plan();
     add_generate();

@@ -58,6 +58,7 @@ constexpr std::array renamed{
     Renamed{"vllm.enable_prefix_caching", "generate.prefix_sharing"},
     Renamed{"vllm.enable_sleep", "nothing: colocated roles give their memory back by themselves"},
     Renamed{"vllm.sync_backend", "[weightsync]"},
+    Renamed{"kto.beta", "algo.dpo.beta with algo.dpo.loss = \"kto\" (trireme dpo)"},
     Renamed{"logger.logging_steps", "nothing: metrics.jsonl has a line per iteration"},
 };
 
@@ -96,7 +97,6 @@ constexpr std::array not_built{
         "wandb",
         "Weights & Biases (metrics.jsonl has everything, and the program opens no connection)"},
     NotBuilt{"tensorboard", "TensorBoard files (metrics.jsonl has everything)"},
-    NotBuilt{"kto", "KTO"},
     NotBuilt{"distill", "distillation"},
 };
 

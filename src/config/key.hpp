@@ -139,6 +139,7 @@ std::string hint_for(std::string_view key);
 // Parts of option_keys, by file.
 void add_run_keys(KeyList<Options>& keys);
 void add_model_keys(KeyList<Options>& keys);
+void add_policy_loss_keys(KeyList<Options>& keys);  // in add_model_keys, those of [actor]
 void add_reward_keys(KeyList<Options>& keys);
 void add_rollout_keys(KeyList<Options>& keys);
 void add_algo_keys(KeyList<Options>& keys);

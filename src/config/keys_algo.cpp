@@ -28,8 +28,9 @@ const std::string& estimator_help() {
       "How rewards become advantages. With a critic: ",
       estimators_where([](const EstimatorTraits& line) { return line.critic; }),
       ". By comparing the answers to one prompt: ", comparing(Comparison::group),
-      " (group_norm is GRPO's). By comparing all answers: ", comparing(Comparison::batch),
-      ". By the reward alone: ", comparing(Comparison::nothing), ".");
+      " (group_norm is GRPO's; gdpo compares each reward source on its own). By comparing all "
+      "answers: ",
+      comparing(Comparison::batch), ". By the reward alone: ", comparing(Comparison::nothing), ".");
   return help;
 }
 
@@ -41,12 +42,61 @@ const std::string& gamma_help() {
   return help;
 }
 
+void add_dpo_keys(KeyList<Options>& keys) {
+  keys.add(KEY(algo.dpo.loss),
+           "dpo: what is minimised (algorithms.md). On pairs, against the reference: sigmoid (DPO, "
+           "with label_smoothing cDPO), ipo, hinge, robust, ipo_norm, sigmoid_norm, aot, "
+           "aot_unpaired, apo_zero, apo_down; without a reference: orpo, simpo, cpo. On answers "
+           "with a label true or false: kto, apo_zero_unpaired.")
+      .departs("OpenRLHF: DPO, cDPO and IPO; the others as in TRL.");
+  keys.add(KEY(algo.dpo.beta),
+           "dpo: temperature of the implicit reward; orpo: weight of the odds ratio.")
+      .above(0);
+  keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).")
+      .at_least(0)
+      .below(0.5);
+  keys.add(KEY(algo.dpo.ipo), "dpo: the same as algo.dpo.loss = \"ipo\".");
+  keys.add(
+          KEY(algo.dpo.nll_loss_coef),
+          "dpo: weight of the language-model loss on the chosen answers: of the mean over pairs of "
+          "their token means, with simpo and cpo (where TRL's cpo_alpha is 1) of the mean over all "
+          "tokens of the step.")
+      .at_least(0);
+  keys.add(KEY(algo.dpo.simpo_gamma), "simpo: margin that is aimed at.")
+      .at_least(0)
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(algo.dpo.orpo_nll),
+           "orpo: tokens of its language-model loss: prompt and chosen answer (sequence, as in "
+           "TRL), or the answer alone (response, as in the paper).")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(algo.dpo.desirable_weight), "kto, apo_zero_unpaired: weight of wanted answers.")
+      .at_least(0)
+      .departs("OpenRLHF removed its KTO trainer.");
+  keys.add(KEY(algo.dpo.undesirable_weight), "The same of unwanted ones.")
+      .at_least(0)
+      .departs("OpenRLHF removed its KTO trainer.");
+}
+
 }  // namespace
 
 void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.advantage.estimator), estimator_help());
   keys.add(KEY(algo.advantage.gamma), gamma_help()).range(0, 1);
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
+  keys.add(KEY(algo.advantage.lambd_value),
+           "The same of the returns that the critic learns; none: algo.advantage.lambd.")
+      .range(0, 1)
+      .departs("Not in OpenRLHF; NeMo-RL: gae_lambda_value.");
+  keys.add(KEY(algo.advantage.length_adaptive_alpha),
+           "gae: above 0, the advantages of an answer of n tokens take lambda = 1 - 1 / (alpha n), "
+           "at least 0, in the place of algo.advantage.lambd (VAPO: 0.05).")
+      .at_least(0)
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(algo.advantage.gaps),
+           "How advantages and returns pass tokens between two turns of the policy. skip: as if "
+           "they were not there (verl, NeMo-RL); decay: as tokens with reward and value 0 "
+           "(OpenRLHF). The same where an answer is one turn.")
+      .departs("OpenRLHF: decay.");
   keys.add(KEY(algo.advantage.no_std_norm),
            "Centers advantages over the batch without dividing by their standard deviation.");
   keys.add(KEY(algo.advantage.is_correction_enable),
@@ -73,6 +123,11 @@ void add_algo_keys(KeyList<Options>& keys) {
            "With train.async_depth: tokens that weights of more versions before the trainers' "
            "wrote are not learned from; none: all are.")
       .at_least(0);
+
+  keys.add(KEY(algo.advantage.mask_truncated),
+           "Answers that the length limit cut are not learned from, by actor and critic; their "
+           "rewards still count for the baseline of their group (DAPO).")
+      .departs("Not in OpenRLHF; TRL: mask_truncated_completions.");
 
   keys.add(KEY(algo.kl.init_coef),
            "Weight of the KL term against the reference; 0: no reference model is loaded.")
@@ -106,14 +161,7 @@ void add_algo_keys(KeyList<Options>& keys) {
            "over; smaller: learns from what was found, if anything; "
            "stop: ends the run with exit code 65.");
 
-  keys.add(KEY(algo.dpo.beta), "dpo: temperature of the implicit reward.").above(0);
-  keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).")
-      .at_least(0)
-      .below(0.5);
-  keys.add(KEY(algo.dpo.ipo), "dpo: the squared loss of IPO.");
-  keys.add(KEY(algo.dpo.nll_loss_coef),
-           "dpo: weight of the language-model loss on the chosen answers.")
-      .at_least(0);
+  add_dpo_keys(keys);
   keys.add(KEY(algo.rm.loss),
            "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), "
            "which has no margin.");

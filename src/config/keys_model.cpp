@@ -66,11 +66,7 @@ void add_model_keys(KeyList<Options>& keys) {
            "Lower bound c of the objective where the advantage is negative: max(S, c A). More than "
            "1.")
       .above(1);
-  keys.add(KEY(actor.policy_loss_type), "ppo: ratio per token; gspo: one ratio per sequence.");
-  keys.add(KEY(actor.loss_agg_mode),
-           "Mean over all action tokens of the optimizer step, or over sequences of their token "
-           "means.")
-      .departs("gspo always takes seq-mean-token-mean, as in OpenRLHF.");
+  add_policy_loss_keys(keys);
   keys.add(KEY(actor.entropy_coef),
            "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none "
            "does not compute it.")

@@ -121,6 +121,12 @@ void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.response_key), "sft: column of the answer's text.")
       .never_empty()
       .departs("OpenRLHF: data.output_key.");
+  keys.add(
+          KEY(data.completion_key),
+          "dpo with algo.dpo.loss = \"kto\" or \"apo_zero_unpaired\": column of the answer, a text "
+          "or turns; data.label_key is true or false there.")
+      .never_empty()
+      .departs("Not in OpenRLHF; TRL: completion.");
   keys.add(KEY(data.label_key), "Column that rules compare with and plugins receive.")
       .never_empty()
       .departs("OpenRLHF: none; here a column that may be absent.");

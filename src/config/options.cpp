@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "trireme/config/importance_correction.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/config/reward_sources.hpp"
 
@@ -25,6 +26,18 @@ std::string source_name_problem(std::string_view name) {
   if (name.size() <= longest && std::all_of(name.begin(), name.end(), fits)) return {};
   return "is not a possible name (it becomes part of file names and metrics): use up to 64 "
          "letters, digits, -, _ and .";
+}
+
+bool needs_reference(const Options& options, Command command) {
+  if (command == Command::dpo) return traits(options.algo.dpo.form()).reference;
+  return command == Command::ppo && options.needs_reference();
+}
+
+RowKind row_kind(const Options& options, Command command) {
+  if (command == Command::rm) return RowKind::pair;
+  if (command != Command::dpo) return RowKind::example;
+  const bool labelled = traits(options.algo.dpo.form()).rows == DpoRows::labelled;
+  return labelled ? RowKind::labelled : RowKind::pair;
 }
 
 ImportanceCorrection importance_correction(const AdvantageOptions& options) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "config/key.hpp"
+#include "config/validate_losses.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/deck.hpp"
@@ -19,7 +20,10 @@ std::vector<std::string> selection_metrics(const Options& options, Command comma
   switch (command) {
     case Command::sft: return {"eval_loss"};
     case Command::rm: return {"eval_loss", "eval_accuracy"};
-    case Command::dpo: return {"eval_loss", "eval_accuracy", "eval_margin"};
+    case Command::dpo:
+      if (traits(options.algo.dpo.form()).rows == DpoRows::labelled)
+        return {"eval_loss", "eval_margin"};
+      return {"eval_loss", "eval_accuracy", "eval_margin"};
     case Command::ppo: break;
   }
   std::vector<std::string> names{"eval_reward", "eval_pass1"};
@@ -52,6 +56,9 @@ class Checks {
   void require(bool there, const Parts&... parts) {
     if (there) return;
     (inputs_.shapes_suffice ? lacking_ : mistakes_).push_back(base::text(parts...));
+  }
+  void add(const std::vector<std::string>& mistakes) {
+    mistakes_.insert(mistakes_.end(), mistakes.begin(), mistakes.end());
   }
   void general();
   void faults();
@@ -235,6 +242,8 @@ void Checks::ppo_algorithm() {
   refuse_if(o_.critic.save_value_network && !o_.has_critic(),
             "critic.save_value_network with algo.advantage.estimator = \"",
             to_string(advantage.estimator), "\" (it has no critic to save): remove it");
+  add(policy_loss_mistakes(o_));
+  add(estimator_mistakes(o_));
   ppo_correction();
 }
 
@@ -401,8 +410,7 @@ void Checks::preference() {
       command_ != Command::ppo && (o_.actor.ptx_coef > 0 || !o_.data.pretrain_dataset.empty()),
       "actor.ptx_coef and data.pretrain_dataset are for ppo (", to_string(command_),
       " learns from data.dataset)");
-  refuse_if(command_ == Command::dpo && o_.algo.dpo.ipo && o_.algo.dpo.label_smoothing > 0,
-            "algo.dpo.ipo with algo.dpo.label_smoothing (the loss of IPO has none): keep one");
+  if (command_ == Command::dpo) add(dpo_mistakes(o_));
 }
 
 void Checks::evaluation() {

@@ -18,6 +18,13 @@ class PairReader {
 
   PreferencePair read() {
     PreferencePair pair;
+    const bool has_pair =
+        record_.find(keys_.chosen) != nullptr || record_.find(keys_.rejected) != nullptr;
+    if (!has_pair && record_.find(keys_.completion) != nullptr)
+      record_.fail("`" + keys_.completion + "` without `" + keys_.chosen + "` and `" +
+                   keys_.rejected +
+                   "` (this is a single answer, and pairs are learned from): give both answers, or "
+                   "take algo.dpo.loss = \"kto\" or \"apo_zero_unpaired\"");
     if (!read_whole_chats(pair)) read_answers(pair);
     pair.margin = record_.number(keys_.margin).value_or(0);
     return pair;

@@ -233,6 +233,9 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
     learning.pipeline.masked_tokens =
         static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
   }
+  if (run_.options.algo.advantage.mask_truncated)
+    learning.pipeline.masked_tokens +=
+        static_cast<double>(ppo::mask_truncated(learning.experience));
   return learning;
 }
 

@@ -11,6 +11,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/learn/datasets.hpp"
@@ -73,7 +74,7 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   const int64_t longest = std::max(rows_.longest(), held_out_ ? held_out_->longest() : 0);
   run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world,
                     run_.roles.topology, start_.spec, std::nullopt, longest, run_.device);
-  if (run_.command != config::Command::dpo)
+  if (!config::needs_reference(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
@@ -152,15 +153,17 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
                                         run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   learn::DeviceSums sums(std::ssize(objective_->quantities()));
-  for (int64_t left = std::ssize(batches); const learn::RowBatch& part : batches) {
+  objective_->begin_step({*model_, batches, run_.roles.trainers.batch(), run_.device});
+  for (size_t number = 0; number < batches.size(); ++number) {
+    const learn::RowBatch& part = batches[number];
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward_backward(
         batch.packed,
         [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-          return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
+          return objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
         },
-        zero::reduce_before(--left));
+        zero::reduce_before(static_cast<int64_t>(batches.size() - number) - 1));
   }
   const double rate = rate_->at_or_last(model_->steps());
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
@@ -184,11 +187,13 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
                                         run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   learn::DeviceSums sums(std::ssize(objective_->quantities()));
-  for (const learn::RowBatch& part : batches) {
+  objective_->begin_step({*model_, batches, run_.roles.trainers.batch(), run_.device});
+  for (size_t number = 0; number < batches.size(); ++number) {
+    const learn::RowBatch& part = batches[number];
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
+      objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
     });
   }
   std::vector<double> means = sums.read();

@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/learn/reward_rows.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/step_plan.hpp"
 #include "trireme/ppo/kl.hpp"
@@ -99,42 +100,25 @@ std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64
 ppo::PipelineReport Trainer::advantages(ppo::Experience& experience,
                                         const learn::SequenceList& sequences,
                                         double kl_coefficient) {
-  std::unordered_map<uint64_t, size_t> place_of;
-  for (size_t i = 0; i < sequences.size(); ++i) place_of.emplace(sequences[i].id, i);
-  const ppo::RewardTable mine = ppo::reward_table(experience.samples);
-  std::vector<int64_t> rows;
-  std::vector<double> all(3 * sequences.size(),
-                          0.0);  // reward, length, truncated of every sequence
-  for (size_t i = 0; i < mine.reward.size(); ++i) {
-    const size_t row = place_of.at(experience.samples.id[i]);
-    rows.push_back(static_cast<int64_t>(row));
-    all[3 * row] = double{mine.reward[i]};
-    all[3 * row + 1] = static_cast<double>(mine.response_length[i]);
-    all[3 * row + 2] = mine.truncated[i];
-  }
-  sum(all);
-  ppo::RewardTable table;
-  for (size_t row = 0; row < sequences.size(); ++row) {
-    table.reward.push_back(static_cast<float>(all[3 * row]));
-    table.response_length.push_back(static_cast<int64_t>(all[3 * row + 1]));
-    table.truncated.push_back(all[3 * row + 2] != 0);
-  }
-  return ppo::advantages(experience, table, rows, ppo::pipeline_options(options_, kl_coefficient),
-                         [this](std::span<double> values) { sum(values); });
+  const ppo::PipelineOptions how = ppo::pipeline_options(options_, kl_coefficient);
+  const ppo::Sum over_trainers = [this](std::span<double> values) { sum(values); };
+  const learn::RewardRows rewards =
+      learn::gather_rewards(experience.samples, sequences, how.parts(), over_trainers);
+  return ppo::advantages(experience, rewards.table, rewards.mine, how, over_trainers);
 }
 
 learn::UpdateStep Trainer::make_step(const ppo::Experience& experience,
                                      const std::vector<std::vector<int64_t>>& micro_batches,
                                      const learn::PretrainingRows& pretraining, int64_t number) {
   learn::UpdateStep step;
-  std::vector<int64_t> actions;
+  step.sum = [this](std::span<double> values) { sum(values); };
+  std::vector<ppo::CountedSequence> counted;
   for (const auto& rows : micro_batches) {
     step.micro_batches.push_back(experience.select(rows));
-    const auto more = ppo::action_counts(step.micro_batches.back().samples);
-    actions.insert(actions.end(), more.begin(), more.end());
+    const auto more = ppo::counted_sequences(step.micro_batches.back().samples);
+    counted.insert(counted.end(), more.begin(), more.end());
   }
-  step.normalizer =
-      ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
+  step.normalizer = ppo::step_normalizer(counted, options_, step.sum);
   if (pretraining) {
     step.pretraining = pretraining(number);
     step.pretraining_totals = learn::totals_of(step.pretraining, ranks_);
@@ -211,6 +195,7 @@ void Trainer::average(learn::UpdateReport& report) const {
   report.kl_loss = sums[2] / steps;
   report.ptx_loss = sums[3] / steps;
   report.entropy = sums[4] / steps;
+  report.positive_nll = sums[5] / steps;
   report.grad_norm /= steps;
   report.critic_grad_norm /= steps;
 }

@@ -25,6 +25,15 @@ void log_counts(const data::SetCounts& counts, const char* what, const data::Set
     remark.warning ? log::warning("data: " + remark.text) : log::info("data: " + remark.text);
 }
 
+const char* name_of(config::RowKind kind) {
+  switch (kind) {
+    case config::RowKind::example: return "examples";
+    case config::RowKind::pair: return "pairs";
+    case config::RowKind::labelled: break;
+  }
+  return "labelled answers";
+}
+
 // The ranks of a node encode together.
 class NodeTeam {
  public:
@@ -75,8 +84,9 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
   const auto& data = options.data;
   data::SetOptions set;
   set.files.assign(files.begin(), files.end());
-  set.keys = {data.prompt_key, data.messages_key, data.label_key,  data.response_key,
-              data.chosen_key, data.rejected_key, data.margin_key, data.text_key};
+  set.keys = {data.prompt_key,   data.messages_key, data.label_key,
+              data.response_key, data.chosen_key,   data.rejected_key,
+              data.margin_key,   data.text_key,     data.completion_key};
   set.max_samples = data.max_samples;
   set.max_tokens = max_tokens;
   set.unusable =
@@ -113,15 +123,14 @@ TrainingSet load_training(const config::Options& options, const config::Strings&
                           config::Command command, const text::Tokenizer& tokenizer,
                           const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
-  const bool pairs = command == config::Command::rm || command == config::Command::dpo;
+  const config::RowKind kind = config::row_kind(options, command);
   const NodeTeam team(world);
   TrainingSet set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
-    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer, team))
-                 : TrainingSet(data::SftSet::load(wanted, tokenizer, team));
+    return TrainingSet::load(kind, wanted, tokenizer, team);
   }();
   require_same_rows(world, base::join(files), set);
-  if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", wanted);
+  if (world.rank() == 0) log_counts(set.counts(), name_of(kind), wanted);
   return set;
 }
 

@@ -10,6 +10,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/changes.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/model/model_files.hpp"
@@ -64,8 +65,7 @@ Inputs common_inputs(const config::Options& options, config::Command command,
                      const text::Tokenizer& tokenizer, const config::ModelShape& trained) {
   Inputs inputs{{"model.tokenizer", digest_of(tokenizer)},
                 {options.model.path.empty() ? "model.shape" : "model.path", digest_of(trained)}};
-  if (command == config::Command::dpo ||
-      (command == config::Command::ppo && options.needs_reference())) {
+  if (config::needs_reference(options, command)) {
     add_weights(inputs, "reference.path",
                 options.reference.path.empty() ? options.model.path : options.reference.path);
     if (!options.reference.path.empty())

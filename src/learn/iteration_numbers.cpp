@@ -137,7 +137,10 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("ppo_kl", update.statistics.ppo_kl());
   metrics.set("rollout_kl", update.statistics.rollout_kl());
   metrics.set("filter_ratio", update.statistics.filter_ratio());
-  if (options.algo.advantage.mask_older_than) metrics.set("masked_tokens", sums[3]);
+  if (options.algo.advantage.mask_older_than || options.algo.advantage.mask_truncated)
+    metrics.set("masked_tokens", sums[3]);
+  if (options.actor.off_policy_threshold || options.actor.top_entropy_quantile)
+    metrics.set("loss_mask_ratio", update.statistics.loss_mask_ratio());
   metrics.set("grad_norm", update.grad_norm);
   metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm
                                                        : std::numeric_limits<double>::quiet_NaN());
@@ -145,6 +148,7 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("kl_coefficient", kl_coefficient);
   metrics.set("kl_loss", update.kl_loss);
   if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);
+  if (options.actor.positive_nll_coef > 0) metrics.set("positive_nll", update.positive_nll);
   metrics.set("group_reward_std", sums[0] / n);
   metrics.set("return", sums[1] / n);
   metrics.set("mismatch_max", mismatch.max);

@@ -8,31 +8,16 @@
 #include <cmath>
 #include <utility>
 
+#include "learn/preference_objectives.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/to_device.hpp"
-#include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/preference.hpp"
-#include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
 namespace {
 
 using at::Tensor;
-
-// `kept`: bytes of logits that wait for their gradient.
-Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch,
-                        int64_t kept) {
-  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
-                                  1.0, kernels::Entropy::skip, kernels::vocabulary_chunk, kept)
-      .log_probs;
-}
-
-// Every second element: the chosen (0) or the rejected (1) side of [2 P].
-Tensor side(const Tensor& values, int64_t which) { return values.view({-1, 2}).select(1, which); }
-
-Tensor sum_of(const Tensor& values) { return values.sum(at::kDouble); }
 
 class SftObjective final : public Objective {
  public:
@@ -68,7 +53,7 @@ class RewardModelObjective final : public Objective {
     const Tensor chosen = side(rewards, 0);
     const Tensor rejected = side(rewards, 1);
     const Tensor margins = kernels::to_device(
-        at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat),
+        at::tensor(at::ArrayRef<float>(in.rows.margins.data(), in.rows.margins.size()), at::kFloat),
         rewards.device());
     const double pairs = in.totals.rows;
     Tensor loss = ppo::reward_model_loss(chosen, rejected, margins, kind_, pairs);
@@ -99,61 +84,6 @@ class RewardModelObjective final : public Objective {
   config::PreferenceLoss kind_;
 };
 
-class DpoObjective final : public Objective {
- public:
-  DpoObjective(const config::DpoOptions& options, int64_t kept_logits,
-               std::unique_ptr<zero::ShardedModel> reference)
-      : options_(options), kept_logits_(kept_logits), reference_(std::move(reference)) {
-    EXPECT(reference_ != nullptr);
-  }
-
-  model::HeadKind head() const override { return model::HeadKind::language; }
-  std::vector<std::string> quantities() const override {
-    std::vector<std::string> names{"loss", "accuracy", "chosen_reward", "rejected_reward",
-                                   "margin"};
-    if (options_.nll_loss_coef > 0) names.emplace_back("nll_loss");
-    return names;
-  }
-
-  void prepare(const ActionBatch& batch) override {
-    const trace::Region region{"reference log-probs", batch.packed.tokens()};
-    reference_->forward(batch.packed, [&](const Tensor& hidden, const Tensor& head_weight) {
-      reference_sums_ = log_probs_of(hidden, head_weight, batch).sums;
-    });
-  }
-
-  Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const double pairs = in.totals.rows;
-    const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch);
-    const ppo::DpoInput input{side(policy.sums, 0), side(policy.sums, 1), side(reference_sums_, 0),
-                              side(reference_sums_, 1)};
-    auto dpo = ppo::dpo_loss(input, options_, pairs);
-    std::vector<Tensor> parts{dpo.loss, sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs,
-                              sum_of(dpo.chosen_rewards) / pairs,
-                              sum_of(dpo.rejected_rewards) / pairs,
-                              sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs};
-    if (options_.nll_loss_coef > 0) {
-      const Tensor nll = side(policy.means, 0).sum() * (-1 / pairs);
-      parts.push_back(nll);
-      parts.front() = dpo.loss = dpo.loss + nll * options_.nll_loss_coef;
-    }
-    means.add(parts);
-    return dpo.loss;
-  }
-
- private:
-  ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight,
-                                     const ActionBatch& batch) const {
-    return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept_logits_),
-                                   at::ones_like(batch.columns, at::kByte), batch.segments);
-  }
-
-  config::DpoOptions options_;
-  int64_t kept_logits_;
-  std::unique_ptr<zero::ShardedModel> reference_;
-  Tensor reference_sums_;  // [2 P] of the micro-batch that prepare() saw
-};
-
 }  // namespace
 
 std::vector<std::pair<std::string, double>> Objective::metrics(std::span<const double> means,
@@ -171,8 +101,8 @@ std::unique_ptr<Objective> make_objective(const config::Options& options, config
       return std::make_unique<SftObjective>(options.train.logits_memory.count);
     case config::Command::rm: return std::make_unique<RewardModelObjective>(options.algo.rm.loss);
     case config::Command::dpo:
-      return std::make_unique<DpoObjective>(options.algo.dpo, options.train.logits_memory.count,
-                                            std::move(reference));
+      return make_preference_objective(options.algo.dpo, options.train.logits_memory.count,
+                                       std::move(reference));
     case config::Command::ppo: break;
   }
   throw InternalError("ppo is no supervised training");

@@ -23,13 +23,15 @@ void add_sums(const UnfinishedPart& from, Learning& to) {
   to.update.kl_loss += from.update.kl_loss;
   to.update.ptx_loss += from.update.ptx_loss;
   to.update.entropy += from.update.entropy;
+  to.update.positive_nll += from.update.positive_nll;
   to.update.statistics += from.update.statistics;
 }
 
 void clear_sums(Learning& learning) {
   learning.pipeline = {};
   UpdateReport& update = learning.update;
-  update.policy_loss = update.value_loss = update.kl_loss = update.ptx_loss = update.entropy = 0;
+  update.policy_loss = update.value_loss = update.kl_loss = update.ptx_loss = update.entropy =
+      update.positive_nll = 0;
   update.statistics = {};
 }
 

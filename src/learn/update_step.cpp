@@ -2,6 +2,8 @@
 
 #include "trireme/learn/update_step.hpp"
 
+#include <ATen/TensorOperators.h>
+
 #include <limits>
 
 #include "trireme/base/fault_point.hpp"
@@ -10,6 +12,7 @@
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/device_sums.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/ppo/entropy_filter.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
@@ -49,14 +52,15 @@ ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples)
   return ppo::Segments(cuts, batch.device);
 }
 
-// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, then
-// ppo::PolicyStatistics.
-constexpr size_t first_statistic = 3;
+// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, the
+// loss of sequences with a reward, then ppo::PolicyStatistics.
+constexpr size_t first_statistic = 4;
 
 void add_to(UpdateReport& report, const std::vector<double>& sums) {
   report.policy_loss += sums[0];
   report.kl_loss += sums[1];
   report.entropy += sums[2];
+  report.positive_nll += sums[3];
   for (size_t i = 0; i < ppo::PolicyStatistics::count; ++i)
     report.statistics.sums[i] += sums[first_statistic + i];
 }
@@ -66,9 +70,47 @@ kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
 }
 
+// F37: which action columns of each micro-batch have the highest entropies of the step, under the
+// weights before it. Empty without actor.top_entropy_quantile. Collective over the trainers.
+std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep& step,
+                                     const config::Options& options, at::Device device,
+                                     const BetweenMicroBatches& between) {
+  std::vector<at::Tensor> entropies;
+  if (!options.actor.top_entropy_quantile) return entropies;
+  const trace::Region region{"entropies"};
+  for (const ppo::Experience& experience : step.micro_batches) {
+    const ActionBatch batch = make_action_batch(experience.samples, device);
+    entropies.emplace_back(at::empty({0}, at::TensorOptions().device(device)));
+    actor.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+      entropies.back() =
+          kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
+                                   scoring_temperature(options), kernels::Entropy::value,
+                                   kernels::vocabulary_chunk)
+              .entropy;
+    });
+    if (between) between();
+  }
+  const at::Tensor mine =
+      entropies.empty() ? at::empty({0}) : at::cat(entropies).to(at::kCPU, at::kFloat).contiguous();
+  const double least =
+      ppo::top_entropy_threshold({mine.const_data_ptr<float>(), static_cast<size_t>(mine.numel())},
+                                 *options.actor.top_entropy_quantile, step.sum);
+  for (at::Tensor& of_batch : entropies) of_batch = of_batch.to(at::kDouble) >= least;
+  return entropies;
+}
+
+// bool [B]: the sequences whose reward is above 0.
+at::Tensor positive_sequences(const Samples& samples, at::Device device) {
+  at::Tensor out = at::empty({samples.size()}, at::kBool);
+  for (int64_t i = 0; i < samples.size(); ++i)
+    out.mutable_data_ptr<bool>()[i] = samples.reward[static_cast<size_t>(i)] > 0;
+  return kernels::to_device(out, device);
+}
+
 at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch,
-                      const kernels::TokenLogProbs& head, const ppo::Normalizer& normalizer,
-                      const config::Options& options, double kl_coefficient, DeviceSums& sums) {
+                      const kernels::TokenLogProbs& head, const at::Tensor& keep,
+                      const ppo::Normalizer& normalizer, const config::Options& options,
+                      double kl_coefficient, DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
   ppo::PolicyLossInput input{head.log_probs,
                              batch.column(experience.old_log_probs),
@@ -77,11 +119,12 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                              batch.mask,
                              batch.actions.segments,
                              batch.column(experience.sample_log_probs)};
+  input.keep = keep;
   if (how.correction.level == config::CorrectionLevel::segment)
     input.written = written_segments(batch, experience.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
-  at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl;
+  at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl, nll = kl;
   if (options.algo.kl.use_loss && experience.ref_log_probs.defined()) {
     kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs,
                       batch.mask, batch.actions.segments, options.algo.kl, normalizer);
@@ -91,7 +134,12 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
     entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);
     if (*coefficient != 0) loss = loss.sub(entropy, *coefficient);
   }
-  sums.add({policy.loss, kl, entropy, policy.sums});
+  if (const double coefficient = options.actor.positive_nll_coef; coefficient > 0) {
+    nll = ppo::positive_nll(head.log_probs, positive_sequences(experience.samples, batch.device),
+                            batch.mask, batch.actions.segments, normalizer);
+    loss = loss.add(nll, coefficient);
+  }
+  sums.add({policy.loss, kl, entropy, nll, policy.sums});
   if (base::nan_wanted("loss")) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
   return loss;
 }
@@ -141,8 +189,11 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
                             const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
+  const std::vector<at::Tensor> kept = kept_columns(actor, step, options, device, between);
   int64_t left = std::ssize(step.micro_batches) + std::ssize(step.pretraining);
-  for (const ppo::Experience& experience : step.micro_batches) {
+  for (size_t number = 0; number < step.micro_batches.size(); ++number) {
+    const ppo::Experience& experience = step.micro_batches[number];
+    const at::Tensor keep = kept.empty() ? at::Tensor{} : kept[number];
     const DeviceBatch batch(experience, device);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(
@@ -152,7 +203,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
               hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
               scoring_temperature(options), entropy_mode(options.actor), kernels::vocabulary_chunk,
               options.train.logits_memory.count);
-          return actor_loss(experience, batch, head, step.normalizer, options, kl_coefficient,
+          return actor_loss(experience, batch, head, keep, step.normalizer, options, kl_coefficient,
                             sums);
         },
         zero::reduce_before(--left));

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/config/model_folders.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/trained_head.hpp"
 
@@ -14,11 +15,6 @@ namespace fs = std::filesystem;
 
 bool is_model(const config::RewardSource& source) {
   return source.kind == config::RewardKind::model;
-}
-
-bool has_reference(const config::Options& options, config::Command command) {
-  return command == config::Command::ppo ? options.needs_reference()
-                                         : command == config::Command::dpo;
 }
 
 bool has_critic(const config::Options& options, config::Command command) {
@@ -120,7 +116,7 @@ ModelShapes shapes_of(const config::Options& options, config::Command command,
       out.reward_models.push_back(model::shape_with_weights(source.path));
   }
   if (has_critic(options, command)) out.critic = critic.value_or(actor);
-  if (has_reference(options, command)) {
+  if (config::needs_reference(options, command)) {
     const std::string& path = options.reference.path;
     out.reference = path.empty() ? actor : model::shape_with_weights(path);
   }
@@ -146,7 +142,7 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
                                   judged ? "the first reward model" : "the actor")
                      : implied;
   }
-  if (has_reference(options, command))
+  if (config::needs_reference(options, command))
     out.reference = find.other("reference.path", options.reference.path, out.actor, "the actor");
   return out;
 }

@@ -8,6 +8,7 @@
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/plan/pass_bytes.hpp"
 
@@ -478,7 +479,7 @@ const config::RewardSource* source_of(const Job& job, size_t model) {
 }  // namespace
 
 int64_t training_tokens(const Job& job) {
-  const bool pairs = job.command == config::Command::rm || job.command == config::Command::dpo;
+  const bool pairs = config::row_kind(job.options, job.command) == config::RowKind::pair;
   return pass_tokens(job.options.max_len(), job.options.train.batch_size * (pairs ? 2 : 1),
                      static_cast<int64_t>(job.roles.trainer.size()),
                      job.options.train.micro_batch_tokens);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/scan.hpp"
@@ -60,23 +61,101 @@ Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const 
   return out;
 }
 
+namespace {
+
+// The action columns of all sequences one after the other: what scans see where gaps are skipped.
+struct Actions {
+  Actions(const Tensor& mask, const Segments& segments) {
+    const uint8_t* is_action = mask.const_data_ptr<uint8_t>();
+    std::vector<int64_t> columns, cu_seqlens{0};
+    for (int64_t i = 0; i < segments.sequences(); ++i) {
+      for (int64_t t = segments.cu_seqlens()[static_cast<size_t>(i)];
+           t < segments.cu_seqlens()[static_cast<size_t>(i) + 1]; ++t) {
+        if (is_action[t] != 0) columns.push_back(t);
+      }
+      cu_seqlens.push_back(std::ssize(columns));
+    }
+    index = at::tensor(columns, at::kLong);
+    actions = Segments(std::move(cu_seqlens));
+    ones = at::ones({index.numel()}, at::kByte);
+  }
+  Tensor take(const Tensor& x) const { return at::index_select(x, 0, index); }
+  Tensor put_back(const Tensor& x, int64_t columns) const {
+    return at::zeros({columns}, x.options()).index_put({index}, x);
+  }
+
+  Tensor index;
+  Segments actions;
+  Tensor ones;
+};
+
+// GAE with one lambda for each sequence.
+AdvantagesAndReturns scan(const Tensor& v, const Tensor& r, const Tensor& m,
+                          const Segments& segments, double gamma,
+                          const std::vector<double>& lambdas) {
+  AdvantagesAndReturns out{at::empty_like(v), at::empty_like(v)};
+  const auto run = [&](int64_t first, int64_t count, double lambda) {
+    kernels::gae({segments.cu_seqlens().data() + first, count}, v.const_data_ptr<float>(),
+                 r.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(), static_cast<float>(gamma),
+                 static_cast<float>(lambda), out.advantages.mutable_data_ptr<float>(),
+                 out.returns.mutable_data_ptr<float>());
+  };
+  for (size_t first = 0; first < lambdas.size();) {
+    size_t last = first + 1;
+    while (last < lambdas.size() && lambdas[last] == lambdas[first]) ++last;
+    run(static_cast<int64_t>(first), static_cast<int64_t>(last - first), lambdas[first]);
+    first = last;
+  }
+  return out;
+}
+
+}  // namespace
+
+double policy_lambda(const GaeOptions& options, int64_t actions) {
+  if (options.length_adaptive_alpha <= 0) return options.lambda;
+  const double length = std::max(options.length_adaptive_alpha * static_cast<double>(actions), 1.0);
+  return 1 - 1 / length;
+}
+
 AdvantagesAndReturns generalized_advantages(const Tensor& values, const Tensor& rewards,
                                             const Tensor& mask, const Segments& segments,
-                                            double gamma, double lambda) {
+                                            const GaeOptions& options) {
   const Tensor v = host_column(values, at::kFloat, segments, "values");
   const Tensor r = host_column(rewards, at::kFloat, segments, "rewards");
   const Tensor m = host_column(mask, at::kByte, segments, "mask");
-  AdvantagesAndReturns out{at::empty_like(v), at::empty_like(v)};
-  kernels::gae(ragged(segments), v.const_data_ptr<float>(), r.const_data_ptr<float>(),
-               m.const_data_ptr<uint8_t>(), static_cast<float>(gamma), static_cast<float>(lambda),
-               out.advantages.mutable_data_ptr<float>(), out.returns.mutable_data_ptr<float>());
+  if (options.gaps == config::AdvantageGaps::skip) {
+    const Actions actions(m, segments);
+    GaeOptions within = options;
+    within.gaps = config::AdvantageGaps::decay;  // there are none
+    const auto got = generalized_advantages(actions.take(v), actions.take(r), actions.ones,
+                                            actions.actions, within);
+    return {actions.put_back(got.advantages, segments.columns()),
+            actions.put_back(got.returns, segments.columns())};
+  }
+  const Tensor counts = segments.sums(m.to(at::kLong));
+  const int64_t* of_sequence = counts.const_data_ptr<int64_t>();
+  std::vector<double> lambdas;
+  for (int64_t i = 0; i < segments.sequences(); ++i)
+    lambdas.push_back(policy_lambda(options, of_sequence[i]));
+  auto out = scan(v, r, m, segments, options.gamma, lambdas);
+  const double lambda_value = options.lambda_value.value_or(options.lambda);
+  if (lambda_value != options.lambda || options.length_adaptive_alpha > 0) {
+    lambdas.assign(lambdas.size(), lambda_value);
+    out.returns = scan(v, r, m, segments, options.gamma, lambdas).returns;
+  }
   return out;
 }
 
 Tensor cumulative_returns(const Tensor& rewards, const Tensor& mask, const Segments& segments,
-                          double gamma) {
+                          double gamma, config::AdvantageGaps gaps) {
   const Tensor r = host_column(rewards, at::kFloat, segments, "rewards");
   const Tensor m = host_column(mask, at::kByte, segments, "mask");
+  if (gaps == config::AdvantageGaps::skip) {
+    const Actions actions(m, segments);
+    return actions.put_back(
+        cumulative_returns(actions.take(r), actions.ones, actions.actions, gamma),
+        segments.columns());
+  }
   Tensor out = at::empty_like(r);
   kernels::discounted_returns(ragged(segments), r.const_data_ptr<float>(),
                               m.const_data_ptr<uint8_t>(), static_cast<float>(gamma),
@@ -102,6 +181,10 @@ Tensor whiten(const Tensor& advantages, const Tensor& mask, Whiten how, const Su
   std::array<double, 1> squares{
       moments(mean).squares};  // around the mean of all ranks: no cancellation
   sum(squares);
+  if (how == Whiten::unbiased) {
+    const double variance = squares[0] / std::max(totals[0] - 1, 1.0);
+    return select((a - mean) * (1 / std::sqrt(variance + 1e-8)), m);
+  }
   return (a - mean) * (1 / std::sqrt(std::max(squares[0] / count, 1e-8)));
 }
 

@@ -129,16 +129,37 @@ Experience Experience::select(std::span<const int64_t> rows) const {
   return out;
 }
 
-int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version) {
+namespace {
+
+// Actions of sequence i at token t for which leaves_out(i, t) holds are none any more.
+template <class Condition>
+int64_t mask_where(Experience& experience, const Condition& leaves_out) {
   Samples& samples = experience.samples;
   int64_t masked = 0;
-  for (size_t t = 0; t < samples.ids.size(); ++t) {
-    if (!samples.action_mask[t] || version - samples.version[t] <= bound) continue;
-    samples.action_mask[t] = 0;
-    ++masked;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    for (int64_t t = samples.begin(i); t < samples.begin(i) + samples.length(i); ++t) {
+      uint8_t& action = samples.action_mask[static_cast<size_t>(t)];
+      if (!action || !leaves_out(static_cast<size_t>(i), static_cast<size_t>(t))) continue;
+      action = 0;
+      ++masked;
+    }
   }
   experience.mask = column(samples.action_mask, at::kByte);
   return masked;
+}
+
+}  // namespace
+
+int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version) {
+  return mask_where(experience, [&](size_t, size_t t) {
+    return version - experience.samples.version[t] > bound;
+  });
+}
+
+int64_t mask_truncated(Experience& experience) {
+  return mask_where(experience, [&](size_t i, size_t) {
+    return experience.samples.finish_reason[i] == FinishReason::length;
+  });
 }
 
 std::vector<int64_t> response_lengths(const Samples& samples) {
@@ -169,6 +190,14 @@ std::vector<int64_t> action_counts(const Samples& samples) {
   return out;
 }
 
+std::vector<CountedSequence> counted_sequences(const Samples& samples) {
+  std::vector<CountedSequence> out;
+  const auto actions = action_counts(samples);
+  for (size_t i = 0; i < actions.size(); ++i)
+    out.push_back({actions[i], !samples.reward.empty() && samples.reward[i] > 0});
+  return out;
+}
+
 RewardTable reward_table(const Samples& samples) {
   VALIDATE(static_cast<int64_t>(samples.reward.size()) == samples.size(), ExitCode::internal,
            "the samples have no rewards yet");
@@ -189,43 +218,74 @@ PipelineOptions pipeline_options(const config::Options& options, double kl_coef)
   out.kl_coef = kl_coef;
   out.kl_estimator = options.algo.kl.estimator;
   out.kl_in_loss = options.algo.kl.use_loss;
-  out.gamma = options.algo.advantage.gamma;
-  out.lambd = options.algo.advantage.lambd;
+  out.gae = {.gamma = options.algo.advantage.gamma,
+             .lambda = options.algo.advantage.lambd,
+             .lambda_value = options.algo.advantage.lambd_value,
+             .length_adaptive_alpha = options.algo.advantage.length_adaptive_alpha,
+             .gaps = options.algo.advantage.gaps};
+  for (const config::RewardSource& source : options.reward.source)
+    out.source_weights.push_back(source.weight);
   out.no_std_norm = options.algo.advantage.no_std_norm;
   return out;
+}
+
+namespace {
+
+void set_advantages(Experience& experience, const PipelineReport& report, const Tensor& kl,
+                    const PipelineOptions& options) {
+  const config::EstimatorTraits& facts = config::traits(options.estimator);
+  const Segments& segments = experience.segments;
+  if (facts.critic) {
+    const auto out = generalized_advantages(experience.values, report.token_rewards,
+                                            experience.mask, segments, options.gae);
+    experience.advantages = out.advantages;
+    experience.returns = out.returns;
+    return;
+  }
+  const bool accumulates = facts.kl == config::KlSpread::accumulated;
+  const Tensor rewards = accumulates
+                             ? report.token_rewards
+                             : token_rewards(report.shaped_reward, at::zeros_like(kl),
+                                             experience.mask, segments, 0, options.clip_range);
+  experience.returns =
+      cumulative_returns(rewards, experience.mask, segments,
+                         facts.discounts ? options.gae.gamma : 1.0, options.gae.gaps);
+  if (!accumulates) experience.returns = experience.returns - kl * std::max(options.kl_coef, 0.0);
+  experience.advantages = experience.returns;
+}
+
+void whiten_over_batch(Experience& experience, const PipelineOptions& options, const Sum& sum) {
+  const config::Whitening how = config::traits(options.estimator).whitens;
+  if (how == config::Whitening::none || how == config::Whitening::sequences) return;
+  const Whiten deviation =
+      how == config::Whitening::sample ? Whiten::unbiased : Whiten::standardize;
+  experience.advantages = whiten(experience.advantages, experience.mask,
+                                 options.no_std_norm ? Whiten::center : deviation, sum);
+}
+
+}  // namespace
+
+void spread_rewards(Experience& experience, PipelineReport& report, const PipelineOptions& options,
+                    const Sum& sum) {
+  const Segments& segments = experience.segments;
+  const Tensor kl = reference_kl(experience, options);
+  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments,
+                                       options.kl_coef, options.clip_range);
+  set_advantages(experience, report, kl, options);
+  whiten_over_batch(experience, options, sum);
+  const Tensor actions = segments.sums(experience.mask.to(at::kFloat));
+  report.kl = to_vector(segments.sums(kl) / at::clamp_min(actions, 1.0));
+  report.returns = to_vector(segments.sums(report.token_rewards));
 }
 
 PipelineReport advantages(Experience& experience, const RewardTable& table,
                           std::span<const int64_t> rows, const PipelineOptions& options,
                           const Sum& sum) {
   check(experience, rows, options);
-  const ShapedRewards shaped =
-      shape_rewards(table, options.penalty, options.estimator, options.n_samples_per_prompt);
+  const ShapedRewards shaped = shape_rewards(table, options.penalty, options.estimator,
+                                             options.n_samples_per_prompt, options.source_weights);
   PipelineReport report = report_rewards(table, shaped, rows);
-  const Segments& segments = experience.segments;
-  const Tensor kl = reference_kl(experience, options);
-  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments,
-                                       options.kl_coef, options.clip_range);
-
-  const config::EstimatorTraits& facts = config::traits(options.estimator);
-  if (facts.critic) {
-    const auto out =
-        generalized_advantages(experience.values, report.token_rewards, experience.mask, segments,
-                               options.gamma, options.lambd);
-    experience.advantages = out.advantages;
-    experience.returns = out.returns;
-  } else {
-    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments,
-                                            facts.discounts ? options.gamma : 1.0);
-    experience.advantages = experience.returns;
-  }
-  if (facts.whitens) {
-    experience.advantages = whiten(experience.advantages, experience.mask,
-                                   options.no_std_norm ? Whiten::center : Whiten::standardize, sum);
-  }
-  const Tensor actions = segments.sums(experience.mask.to(at::kFloat));
-  report.kl = to_vector(segments.sums(kl) / at::clamp_min(actions, 1.0));
-  report.returns = to_vector(segments.sums(report.token_rewards));
+  spread_rewards(experience, report, options, sum);
   return report;
 }
 

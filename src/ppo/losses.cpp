@@ -8,58 +8,53 @@
 #include <vector>
 
 #include "ppo/correction.hpp"
+#include "ppo/policy_losses.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/ppo/kl.hpp"
 
 namespace trireme::ppo {
-namespace {
 
 using at::Tensor;
 
-// Beyond this the exponential would overflow the objective before the clip can act.
-constexpr double log_ratio_limit = 20;
-
-// The probability ratio per column; for gspo that of the whole sequence, the same on all of its
-// columns.
-Tensor probability_ratio(const PolicyLossInput& in, const PolicyLossOptions& options,
-                         const Tensor& log_probs, const Tensor& mask) {
-  if (options.type == config::PolicyLoss::ppo) {
-    return at::clamp(log_probs - select(in.old_log_probs, mask), -log_ratio_limit, log_ratio_limit)
-        .exp();
-  }
-  const Tensor& behaviour = options.correction.enabled ? in.rollout_log_probs : in.old_log_probs;
-  const Tensor sums = in.segments.sums(log_probs - select(behaviour, mask));
-  const Tensor counts = in.segments.sums(mask.to(at::kFloat));
-  return in.segments.spread((sums / at::clamp_min(counts, 1.0)).exp());
-}
-
-}  // namespace
-
 Tensor aggregate(const Tensor& loss, const Tensor& mask, const Segments& segments,
                  config::LossAggregation aggregation, const Normalizer& normalizer) {
+  using enum config::LossAggregation;
   const Tensor selected = select(loss, mask);
   const Tensor counts = mask.to(at::kBool).to(at::kFloat);
-  if (aggregation == config::LossAggregation::token_mean) {
+  if (aggregation == token_sum) return selected.sum() * normalizer.scale;
+  if (aggregation == token_mean) {
     const double tokens =
         normalizer.action_tokens ? *normalizer.action_tokens : total(counts).item<double>();
     return selected.sum() * (normalizer.scale / std::max(tokens, 1.0));
   }
   const Tensor per_sequence = segments.sums(counts);
-  const double sequences =
-      normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0).item<double>();
-  const Tensor means = segments.sums(selected) / at::clamp_min(per_sequence, 1.0);
-  return means.sum() * (normalizer.scale / std::max(sequences, 1.0));
+  const double sequences = std::max(
+      normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0).item<double>(), 1.0);
+  if (aggregation == seq_mean_token_mean) {
+    const Tensor means = segments.sums(selected) / at::clamp_min(per_sequence, 1.0);
+    return means.sum() * (normalizer.scale / sequences);
+  }
+  const double tokens = aggregation == seq_mean_token_sum_norm ? normalizer.sequence_tokens : 1;
+  return selected.sum() * (normalizer.scale / (sequences * tokens));
 }
 
 PolicyLossOptions policy_loss_options(const config::Options& options) {
+  const config::ActorOptions& actor = options.actor;
   PolicyLossOptions out;
-  out.type = options.actor.policy_loss_type;
-  out.clip_low = options.actor.clip()[0];
-  out.clip_high = options.actor.clip()[1];
-  out.dual_clip = options.actor.dual_clip;
-  out.aggregation = out.type == config::PolicyLoss::gspo
+  out.type = actor.policy_loss_type;
+  out.clip_low = actor.clip()[0];
+  out.clip_high = actor.clip()[1];
+  out.dual_clip = actor.dual_clip;
+  out.delta = actor.delta;
+  out.ratio_min = actor.cispo_ratio_min;
+  out.ratio_max = actor.cispo_ratio_max;
+  out.tau_positive = actor.sapo_tau_pos;
+  out.tau_negative = actor.sapo_tau_neg;
+  out.log_ratio_max = actor.gspo_log_ratio_max;
+  out.off_policy_threshold = actor.off_policy_threshold;
+  out.aggregation = config::traits(out.type).by_sequence
                         ? config::LossAggregation::seq_mean_token_mean
-                        : options.actor.loss_agg_mode;
+                        : actor.loss_agg_mode;
   out.correction = config::importance_correction(options.algo.advantage);
   check_correction(out.correction);
   return out;
@@ -70,38 +65,59 @@ PolicyStatistics& PolicyStatistics::operator+=(const PolicyStatistics& other) {
   return *this;
 }
 
-PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& options,
-                       const Normalizer& normalizer) {
+Tensor on_policy(const PolicyLossInput& in, double threshold) {
   const Tensor mask = in.mask.to(at::kBool);
-  const Tensor log_probs = select(in.log_probs, mask);
-  const Tensor advantages = select(in.advantages, mask);
-  const Tensor ratio = probability_ratio(in, options, log_probs, mask);
-  const Tensor unclipped = ratio * advantages;
-  const Tensor clipped = at::clamp(ratio, 1 - options.clip_low, 1 + options.clip_high) * advantages;
-  Tensor objective = at::minimum(unclipped, clipped);
-  if (options.dual_clip) {
-    objective = at::where(advantages < 0.0, at::maximum(objective, advantages * *options.dual_clip),
-                          objective);
-  }
-  Tensor loss = -objective;
+  const Tensor distance = select(in.rollout_log_probs - in.log_probs.detach(), mask);
+  const Tensor counts = in.segments.sums(mask.to(at::kFloat));
+  const Tensor mean = in.segments.sums(distance) / at::clamp_min(counts, 1.0);
+  return at::logical_not(
+      at::logical_and(select(in.advantages, mask) < 0.0, in.segments.spread(mean > threshold)));
+}
+
+PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& options,
+                       const Normalizer& normalizer) {
+  const Tensor mask = input.mask.to(at::kBool);
+  PolicyLossInput in = input;
+  in.log_probs = select(input.log_probs, mask);
+  in.advantages = select(input.advantages, mask);
+  const TokenLosses losses = token_losses(in, mask, options);
 
   PolicyLoss out;
-  const Tensor none = at::zeros({}, loss.options().dtype(at::kDouble));
+  out.tokens = losses.loss;
+  const Tensor none = at::zeros({}, losses.loss.options().dtype(at::kDouble));
   std::vector<Tensor> sums(PolicyStatistics::count, none);
-  if (options.correction.enabled && options.type == config::PolicyLoss::ppo) {
+  if (options.correction.enabled && config::traits(options.type).corrects) {
     const Correction correction = importance_correction_weights(in, mask, options.correction);
-    loss = loss * correction.weights;
+    out.tokens = out.tokens * correction.weights;
     sums[PolicyStatistics::rollout_tokens] = total(mask);
     sums[PolicyStatistics::rollout_kl_sum] = -correction.log_ratio_sum;
     sums[PolicyStatistics::gate_total] = correction.gate_total;
     sums[PolicyStatistics::gated] = correction.gated;
   }
+  Tensor keep = in.keep;
+  if (options.off_policy_threshold) {
+    const Tensor near = on_policy(in, *options.off_policy_threshold);
+    keep = keep.defined() ? at::logical_and(keep, near) : near;
+  }
+  if (keep.defined()) {
+    out.tokens = select(out.tokens, keep);
+    sums[PolicyStatistics::loss_masked] = total(at::logical_and(mask, at::logical_not(keep)));
+  }
   sums[PolicyStatistics::tokens] = total(mask);
-  sums[PolicyStatistics::clipped] = total(at::logical_and(clipped < unclipped, mask));
-  sums[PolicyStatistics::kl] = total(select(in.old_log_probs, mask) - log_probs.detach());
+  if (losses.clipped.defined())
+    sums[PolicyStatistics::clipped] = total(at::logical_and(losses.clipped, mask));
+  sums[PolicyStatistics::kl] = total(select(in.old_log_probs, mask) - in.log_probs.detach());
   out.sums = at::stack(sums);
-  out.loss = aggregate(loss, mask, in.segments, options.aggregation, normalizer);
+  out.loss = aggregate(out.tokens, mask, in.segments, options.aggregation, normalizer);
   return out;
+}
+
+Tensor positive_nll(const Tensor& log_probs, const Tensor& positive, const Tensor& mask,
+                    const Segments& segments, const Normalizer& normalizer) {
+  const Tensor counted = at::logical_and(mask.to(at::kBool), segments.spread(positive));
+  const double tokens =
+      normalizer.positive_tokens ? *normalizer.positive_tokens : total(counted).item<double>();
+  return select(log_probs, counted).sum() * (-normalizer.scale / std::max(tokens, 1.0));
 }
 
 Tensor kl_loss(const Tensor& log_probs, const Tensor& ref_log_probs, const Tensor& old_log_probs,
@@ -140,14 +156,21 @@ Tensor sft_loss(const Tensor& log_probs, const Tensor& mask, const Segments& seg
   return aggregate(-select(log_probs, mask), mask, segments, aggregation, normalizer);
 }
 
-Normalizer step_normalizer(std::span<const int64_t> action_counts, const Sum& sum) {
-  std::array<double, 2> totals{};  // action tokens, sequences with any
-  for (const int64_t count : action_counts) {
-    totals[0] += static_cast<double>(count);
-    totals[1] += count > 0;
+Normalizer step_normalizer(std::span<const CountedSequence> sequences,
+                           const config::Options& options, const Sum& sum) {
+  std::array<double, 3> totals{};  // action tokens, sequences that count, tokens with a reward > 0
+  for (const CountedSequence& sequence : sequences) {
+    totals[0] += static_cast<double>(sequence.actions);
+    totals[1] += sequence.actions > 0 || options.actor.loss_count_empty;
+    totals[2] += sequence.positive ? static_cast<double>(sequence.actions) : 0;
   }
   sum(totals);
-  return {totals[0], totals[1], 1.0};
+  Normalizer out;
+  out.action_tokens = totals[0];
+  out.sequences = totals[1];
+  out.positive_tokens = totals[2];
+  out.sequence_tokens = options.loss_scale_factor();
+  return out;
 }
 
 }  // namespace trireme::ppo

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 
@@ -37,9 +39,23 @@ void subtract_mean(std::span<float> rewards) {
   for (float& value : rewards) value = static_cast<float>(value - center);
 }
 
-void standardize(std::span<float> rewards) {
-  const double center = mean(rewards), spread = unbiased_std(rewards) + 1e-9;
+void standardize_plus(std::span<float> rewards, double epsilon) {
+  const double center = mean(rewards), spread = unbiased_std(rewards) + epsilon;
   for (float& value : rewards) value = static_cast<float>((value - center) / spread);
+}
+
+void standardize(std::span<float> rewards) { standardize_plus(rewards, 1e-9); }
+
+// verl: one answer alone keeps its reward.
+void standardize_or_keep(std::span<float> rewards) {
+  if (rewards.size() > 1) return standardize_plus(rewards, 1e-6);
+  for (float& value : rewards) value = static_cast<float>(value / (1 + 1e-6));
+}
+
+void standardize_of_trl(std::span<float> rewards) { standardize_plus(rewards, 1e-4); }
+
+void subtract_mean_or_keep(std::span<float> rewards) {
+  if (rewards.size() > 1) subtract_mean(rewards);
 }
 
 // Minus the mean of the others.
@@ -64,14 +80,19 @@ void relative_to_mean(std::span<float> rewards) {
 
 // In the order of config::estimator_table.
 constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()> baselines{
-    keep,              // gae: the critic's values are its baseline
-    keep,              // reinforce
-    leave_one_out,     // rloo
-    subtract_mean,     // reinforce_baseline
-    standardize,       // group_norm
-    subtract_mean,     // dr_grpo
-    subtract_mean,     // flash_reinforce
-    relative_to_mean,  // max_rl
+    keep,                   // gae: the critic's values are its baseline
+    keep,                   // reinforce
+    leave_one_out,          // rloo
+    subtract_mean,          // reinforce_baseline
+    standardize,            // group_norm
+    subtract_mean,          // dr_grpo
+    subtract_mean,          // flash_reinforce
+    relative_to_mean,       // max_rl
+    standardize_or_keep,    // gdpo, of one source
+    standardize_of_trl,     // gdpo_sequences, of one source
+    keep,                   // reinforce_plus_plus
+    subtract_mean_or_keep,  // reinforce_plus_plus_baseline
+    subtract_mean,          // reinforce_plus_plus_baseline_kl
 };
 static_assert(baselines.back() != nullptr, "an estimator without a baseline: say `keep`");
 
@@ -109,20 +130,23 @@ std::vector<float> apply_length_penalties(const RewardTable& table, const Length
   return out;
 }
 
+void compare_group(std::span<float> rewards, config::Estimator estimator) {
+  baselines[static_cast<size_t>(estimator)](rewards);
+}
+
 std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator,
                                   int64_t n) {
   std::vector<float> out(rewards.begin(), rewards.end());
   if (out.empty()) return out;
-  const auto baseline = baselines[static_cast<size_t>(estimator)];
   const config::Comparison compares = config::traits(estimator).compares;
-  if (compares == config::Comparison::batch) baseline(out);
+  if (compares == config::Comparison::batch) compare_group(out, estimator);
   if (compares == config::Comparison::group) {
     VALIDATE(n > 1, ExitCode::configuration,
              "algo.advantage.estimator = ", config::to_string(estimator),
              " compares the samples of a prompt, but rollout.n_samples_per_prompt = ", n,
              ": set it to 2 or more");
     for_each_group(out.size(), n, [&](size_t first) {
-      baseline(std::span(out).subspan(first, static_cast<size_t>(n)));
+      compare_group(std::span(out).subspan(first, static_cast<size_t>(n)), estimator);
     });
   }
   return out;
@@ -138,11 +162,54 @@ std::vector<float> group_std(std::span<const float> rewards, int64_t n) {
   return out;
 }
 
+std::vector<float> compare_by_source(const std::vector<std::vector<float>>& parts,
+                                     std::span<const double> weights, config::Estimator estimator,
+                                     int64_t n) {
+  VALIDATE(!parts.empty() && parts.size() == weights.size(), ExitCode::internal, "there are ",
+           parts.size(), " reward parts for ", weights.size(), " weights");
+  std::vector<double> sum(parts.front().size(), 0.0);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const std::vector<float> compared = apply_baseline(parts[part], estimator, n);
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += weights[part] * static_cast<double>(compared[i]);
+  }
+  return {sum.begin(), sum.end()};
+}
+
+void whiten_sequences(std::span<float> shaped) {
+  if (!shaped.empty()) standardize_plus(shaped, 1e-4);
+}
+
+namespace {
+
+// Sources, and what length penalties take away as one more.
+std::vector<float> shape_by_source(const RewardTable& table, const std::vector<float>& after,
+                                   std::span<const double> weights, config::Estimator estimator,
+                                   int64_t n) {
+  std::vector<std::vector<float>> parts = table.parts;
+  std::vector<double> of_parts(weights.begin(), weights.end());
+  std::vector<float> penalty(after.size());
+  std::transform(after.begin(), after.end(), table.reward.begin(), penalty.begin(),
+                 std::minus<float>());
+  if (std::any_of(penalty.begin(), penalty.end(), [](float x) { return x != 0; })) {
+    parts.push_back(std::move(penalty));
+    of_parts.push_back(1);
+  }
+  return compare_by_source(parts, of_parts, estimator, n);
+}
+
+}  // namespace
+
 ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty,
-                            config::Estimator estimator, int64_t n) {
+                            config::Estimator estimator, int64_t n,
+                            std::span<const double> source_weights) {
+  const config::EstimatorTraits& facts = config::traits(estimator);
   ShapedRewards out;
   out.after_penalty = apply_length_penalties(table, penalty);
-  out.shaped = apply_baseline(out.after_penalty, estimator, n);
+  out.shaped = facts.by_source && !out.after_penalty.empty()
+                   ? shape_by_source(table, out.after_penalty, source_weights, estimator, n)
+                   : apply_baseline(out.after_penalty, estimator, n);
+  if (facts.whitens == config::Whitening::sequences) whiten_sequences(out.shaped);
   out.group_std = group_std(out.after_penalty, n);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/datasets.hpp"
@@ -34,8 +35,7 @@ void check_models(const config::Options& options, config::Command command,
   tokenizer.check_model(trained.spec.shape.vocab);
   std::optional<learn::ModelStart> critic;
   if (ppo && options.has_critic()) critic = learn::critic_start(options, trained);
-  if (command == config::Command::dpo || (ppo && options.needs_reference()))
-    learn::reference_start(options, trained);
+  if (config::needs_reference(options, command)) learn::reference_start(options, trained);
   const std::vector<std::string> names = reward::source_names(options);
   for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
@@ -81,23 +81,20 @@ void check_prompts(const config::Options& options, const text::Tokenizer& tokeni
 // Every line of the data, encoded as the run would.
 void check_data(const config::Options& options, config::Command command,
                 const text::Tokenizer& tokenizer, Plugins plugins) {
-  const auto check = [&](const char* key, const config::Strings& files, bool pairs) {
+  const auto check = [&](const char* key, const config::Strings& files, config::RowKind kind) {
     if (files.empty()) return;
     const data::SetOptions set = learn::set_options(options, files, options.max_len());
-    print_counts(key,
-                 pairs ? data::PreferenceSet::load(set, tokenizer).counts()
-                       : data::SftSet::load(set, tokenizer).counts(),
-                 set);
+    print_counts(key, learn::TrainingSet::load(kind, set, tokenizer).counts(), set);
   };
   if (command == config::Command::ppo) {
     check_prompts(options, tokenizer, plugins);
     if (options.actor.ptx_coef > 0)
-      check("data.pretrain_dataset", options.data.pretrain_dataset, false);
+      check("data.pretrain_dataset", options.data.pretrain_dataset, config::RowKind::example);
     return;
   }
-  const bool pairs = command == config::Command::rm || command == config::Command::dpo;
-  check("data.dataset", options.data.dataset, pairs);
-  check("eval.dataset", options.eval.dataset, pairs);
+  const config::RowKind kind = config::row_kind(options, command);
+  check("data.dataset", options.data.dataset, kind);
+  check("eval.dataset", options.eval.dataset, kind);
 }
 
 }  // namespace

@@ -4,9 +4,10 @@ sequences or the whole batch, gives the same numbers at two rank counts."""
 
 import math
 
-from trireme_run import ProgramTest, main
+from trireme_run import RULE_SOURCE, ProgramTest, main
 
 GROUP = ["rollout.n_samples_per_prompt=4", "train.batch_size=8"]
+FEW = ["train.micro_batch_tokens=40"]  # several micro-batches a step
 CORRECT = "algo.advantage.is_correction_enable=true"
 CUSTOM = [CORRECT, "algo.advantage.is_correction_type=custom"]
 OFF_POLICY = ["train.async_depth=1", "ranks.trainer=1", "ranks.generator=1"]
@@ -39,8 +40,20 @@ VARIANTS = {
     "tv by sequence": [*CUSTOM, "algo.advantage.is_correction_level=seq", "algo.advantage.is_correction_mode=mask",
                        "algo.advantage.is_correction_gating=tv", "algo.advantage.is_correction_threshold=[0, 0.5]"],
     "ratio by segment": [*CUSTOM, "algo.advantage.is_correction_level=segment", "algo.advantage.is_correction_mode=mask"],
+    "cispo": ["algo.advantage.estimator=group_norm", *GROUP, *FEW, "actor.policy_loss_type=cispo", "actor.cispo_ratio_max=1.01",
+              "actor.loss_agg_mode=seq-mean-token-sum"],
+    "sapo, Dr. GRPO's sum": ["algo.advantage.estimator=dr_grpo", *GROUP, *FEW, "actor.policy_loss_type=sapo",
+                             "actor.loss_agg_mode=seq-mean-token-sum-norm"],
+    "gmpo": ["algo.advantage.estimator=reinforce_plus_plus_baseline", *GROUP, *FEW, "actor.policy_loss_type=gmpo"],
+    "gspo_token, entropy filter": ["algo.advantage.estimator=reinforce_plus_plus_baseline_kl", *GROUP, *FEW,
+                                   "actor.policy_loss_type=gspo_token", "actor.top_entropy_quantile=0.3"],
+    "delta, off-policy mask": ["algo.advantage.estimator=reinforce_plus_plus", *GROUP, *FEW, "actor.delta=4",
+                               "actor.off_policy_threshold=-10", "actor.loss_agg_mode=token-sum"],
+    "vapo": ["algo.advantage.lambd_value=1", "algo.advantage.length_adaptive_alpha=0.05", "actor.positive_nll_coef=0.1", *FEW],
+    "truncated": ["algo.advantage.estimator=group_norm", *GROUP, "rollout.max_new_tokens=4", "algo.advantage.mask_truncated=true",
+                  "actor.loss_count_empty=true", "actor.loss_agg_mode=seq-mean-token-mean"],
 }
-ACROSS_RANKS = ("centered", "rloo", "flash_reinforce", "gspo", "by sequence", "seq-mask-tis", "tv by sequence", "adaptive kl")
+ACROSS_RANKS = ("sapo, Dr. GRPO's sum", "gmpo", "gspo_token, entropy filter", "vapo", "centered", "rloo", "flash_reinforce", "gspo", "by sequence", "seq-mask-tis", "tv by sequence", "adaptive kl")
 SAME = ("reward", "policy_loss", "kl_loss", "grad_norm", "kl_coefficient", "return", "filter_ratio")
 
 
@@ -69,6 +82,11 @@ class Algorithms(ProgramTest):
                            ("gae", "overlong"), ("gae", "stop properly")):
             self.assertNotEqual(seen[one]["grad_norm"], seen[other]["grad_norm"], f"{one} and {other}")
         self.assertIsNotNone(seen["entropy"]["entropy"])
+        self.assertAlmostEqual(seen["gspo_token, entropy filter"]["loss_mask_ratio"], 0.7, delta=0.05)
+        self.assertGreater(seen["delta, off-policy mask"]["loss_mask_ratio"], 0)
+        self.assertLess(seen["delta, off-policy mask"]["loss_mask_ratio"], 1)
+        self.assertIn("positive_nll", seen["vapo"])
+        self.assertGreater(seen["truncated"]["masked_tokens"], 0)
 
     def test_corrections_act_on_stale_samples(self):
         """One step behind, rollout and trainer differ: a narrow threshold drops tokens, a wide one none."""
@@ -116,6 +134,20 @@ class Algorithms(ProgramTest):
         self.succeed("ppo", "ppo.toml", "run.dir=kl-waits", "critic.freezing_steps=1", "algo.kl.use_loss=true", "algo.kl.init_coef=0.5",
                      "algo.kl.target=1", "algo.kl.horizon=50", "run.iterations=2")
         self.assertEqual([(line["kl"], line["kl_coefficient"]) for line in self.metrics("kl-waits")], [(None, 0.5)] * 2)
+
+    def test_each_reward_source_on_its_own(self):
+        """GDPO: two sources, compared one by one, at 1 and 2 ranks; whitened over tokens or over sequences."""
+        brief = '[[reward.source]]\nkind = "rule"\nname = "brief"\nrule = "none"\nlength_target = 3\nlength_weight = 0.5\n'
+        self.deck_with("two.toml", RULE_SOURCE, RULE_SOURCE + brief)
+        norms = []
+        for estimator in ("group_norm", "gdpo", "gdpo_sequences"):
+            for ranks in (1, 2):
+                run = f"{estimator}-two-{ranks}"
+                self.succeed("ppo", "two.toml", f"run.dir={run}", "run.iterations=1", f"algo.advantage.estimator={estimator}", *GROUP, ranks=ranks)
+            ours, theirs = (self.metrics(f"{estimator}-two-{ranks}")[0]["grad_norm"] for ranks in (1, 2))
+            self.assertTrue(math.isclose(ours, theirs, rel_tol=1e-4), f"{estimator}: {ours} {theirs}")
+            norms.append(ours)
+        self.assertEqual(len(set(norms)), 3, norms)
 
     def test_critic_alone_first(self):
         """critic.freezing_steps = 1: two iterations train the critic alone."""

@@ -199,6 +199,40 @@ class Pipelines(ProgramTest):
         first = self.metrics(run)[0]
         self.assertTrue(math.isclose(first["loss"], (1 / (2 * 0.1)) ** 2 + 0.5 * first["nll_loss"], rel_tol=1e-5))
 
+    def test_preference_losses(self):
+        """A loss of each kind at 1 and 2 ranks with micro-batches, and what it says at a policy that is the reference."""
+        labelled = [{"prompt": pair["prompt"], "completion": pair[side], "label": side == "chosen"}
+                    for pair in PAIRS for side in ("chosen", "rejected")]
+        write_lines(self.folder / "labelled.jsonl", labelled)
+        steps, one = ["run.iterations=3", "actor.warmup_ratio=0"], 'data.dataset=["labelled.jsonl"]'
+        expected = {"hinge": 1, "aot": math.log(2), "aot_unpaired": math.log(2), "orpo": None, "simpo": None, "kto": 0.5}
+        for loss, at_start in expected.items():
+            with self.subTest(loss=loss):
+                more = ["algo.dpo.label_smoothing=0.1"] if loss == "simpo" else [one] if loss == "kto" else []
+                self.succeed("dpo", "dpo.toml", f"run.dir={loss}-1", f"algo.dpo.loss={loss}", *steps, *more)
+                self.succeed("dpo", "dpo.toml", f"run.dir={loss}-2", f"algo.dpo.loss={loss}", "train.micro_batch_tokens=30", *steps, *more,
+                             ranks=2)
+                self.assert_close(f"{loss}-2", f"{loss}-1", ["loss", "chosen_reward", "rejected_reward", "margin", "grad_norm"])
+                first, _, last = self.metrics(f"{loss}-1")
+                if at_start is not None:
+                    self.assertAlmostEqual(first["loss"], at_start, places=4)
+                    self.assertEqual(first["margin"], 0)
+                self.assertLess(last["loss"], first["loss"])
+                self.assertGreater(last["margin"], first["margin"])
+                self.assertEqual("kl" in first, loss == "kto")
+                self.assertEqual("nll_loss" in first, loss == "orpo")
+
+    def test_wrong_columns(self):
+        write_lines(self.folder / "wrong-label.jsonl", [{"prompt": "1+1=", "completion": "2", "label": True},
+                                                        {"prompt": "1+1=", "completion": "3", "label": "no"}])
+        for loss, data, words in (("kto", "pairs.jsonl", ["pairs.jsonl:1", "is a column of pairs"]),
+                                  ("kto", "wrong-label.jsonl", ["wrong-label.jsonl:2", "expected true or false"]),
+                                  ("hinge", "wrong-label.jsonl", ["wrong-label.jsonl:1", "a single answer"])):
+            result = self.run_program("dpo", "dpo.toml", "run.dir=refused", f"algo.dpo.loss={loss}", f'data.dataset=["{data}"]')
+            self.assertEqual(result.code, BAD_DATA, result.text)
+            for word in words:
+                self.assertIn(word, result.text)
+
     def test_resume(self):
         for command in ("rm", "dpo"):
             with self.subTest(command=command):

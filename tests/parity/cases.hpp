@@ -45,8 +45,16 @@ void check_kl_loss(const GoldenCase& c);
 void check_entropy_loss(const GoldenCase& c);
 void check_value_loss(const GoldenCase& c);
 void check_data_parallel(const GoldenCase& c);
+// estimator_cases.cpp
+void check_combination(const GoldenCase& c);
+void check_gdpo(const GoldenCase& c);
+void check_reinforce_plus_plus(const GoldenCase& c);
+void check_turns(const GoldenCase& c);
 // preference_cases.cpp
 void check_dpo(const GoldenCase& c);
+void check_kto(const GoldenCase& c);
+void check_orpo(const GoldenCase& c);
+void check_simpo(const GoldenCase& c);
 void check_reward_model_loss(const GoldenCase& c);
 void check_sequence_log_probs(const GoldenCase& c);
 void check_sft_loss(const GoldenCase& c);

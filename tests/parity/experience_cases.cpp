@@ -75,9 +75,9 @@ void check_token_rewards(const GoldenCase& c) {
 
 void check_gae(const GoldenCase& c) {
   const Tensor values = c.input("values");
-  const auto got =
-      generalized_advantages(flat(values), flat(c.input("rewards")), flat(c.input("action_mask")),
-                             segments_of(values), *c.number("gamma"), *c.number("lambda"));
+  const auto got = generalized_advantages(
+      flat(values), flat(c.input("rewards")), flat(c.input("action_mask")), segments_of(values),
+      {.gamma = *c.number("gamma"), .lambda = *c.number("lambda")});
   expect_matches(c, "advantages", got.advantages);
   expect_matches(c, "returns", got.returns);
 }
@@ -141,8 +141,7 @@ PipelineOptions pipeline_of(const GoldenCase& c) {
   options.kl_coef = *c.number("kl_coef");
   options.kl_estimator = choice(c, "kl_estimator", config::KlEstimator::k1);
   options.kl_in_loss = c.flag("kl_use_loss").value_or(false);
-  options.gamma = *c.number("gamma");
-  options.lambd = *c.number("lambd");
+  options.gae = {.gamma = *c.number("gamma"), .lambda = *c.number("lambd")};
   options.no_std_norm = c.flag("no_std_norm").value_or(false);
   return options;
 }

@@ -7,6 +7,7 @@
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "support/policy_statistics.hpp"
+#include "trireme/ppo/entropy_filter.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/losses.hpp"
 
@@ -27,7 +28,7 @@ config::LossAggregation aggregation(const GoldenCase& c) {
 // hyper at the top level (policy) or under "norm/" (losses)
 Normalizer normalizer(const GoldenCase& c, const std::string& prefix) {
   return {c.number(prefix + "batch_num_tokens"), c.number(prefix + "global_batch_size"),
-          c.number(prefix + "dp_size").value_or(1)};
+          c.number(prefix + "dp_size").value_or(1), c.number("loss_scale_factor").value_or(1)};
 }
 
 // A gate other than the ratio is the deck's type `custom`, which takes level and mode from their
@@ -54,33 +55,89 @@ config::ImportanceCorrection correction(const GoldenCase& c) {
 PolicyLossOptions policy_options(const GoldenCase& c) {
   PolicyLossOptions out;
   out.type = choice(c, "policy_loss_type", config::PolicyLoss::ppo);
-  out.clip_low = *c.number("eps_low");
-  out.clip_high = *c.number("eps_high");
+  out.clip_low = c.number("eps_low").value_or(out.clip_low);
+  out.clip_high = c.number("eps_high").value_or(out.clip_high);
   out.dual_clip = c.number("dual_clip");
-  out.aggregation = aggregation(c);
+  out.delta = c.number("delta");
+  out.ratio_min = c.number("ratio_min");
+  out.ratio_max = c.number("ratio_max").value_or(out.ratio_max);
+  out.tau_positive = c.number("tau_pos").value_or(out.tau_positive);
+  out.tau_negative = c.number("tau_neg").value_or(out.tau_negative);
+  out.log_ratio_max = c.number("log_ratio_max");
+  out.off_policy_threshold = c.number("off_policy_threshold");
+  out.aggregation = config::traits(out.type).by_sequence
+                        ? config::LossAggregation::seq_mean_token_mean
+                        : aggregation(c);
   out.correction = correction(c);
   return out;
 }
 
 }  // namespace
 
+namespace {
+
+// One advantage a sequence [B] as columns [B, A].
+Tensor advantage_columns(const GoldenCase& c, const Tensor& rows) {
+  const Tensor advantages = c.input("advantages");
+  return flat(advantages.dim() == 1 ? advantages.unsqueeze(1).expand_as(rows) : advantages);
+}
+
+// F37, with the entropies dealt out to the ranks.
+Tensor check_entropy_filter(const GoldenCase& c, const Tensor& mask) {
+  const Tensor entropies = flat(c.input("entropy"));
+  std::vector<float> mine;
+  for (const int64_t t : dealt(mask.numel())) {
+    if (mask[t].item<int64_t>() != 0) mine.push_back(entropies[t].item<float>());
+  }
+  const double threshold =
+      top_entropy_threshold(mine, *c.number("top_entropy_quantile"), sum_over_ranks);
+  const Tensor keep = entropies.to(at::kDouble) >= threshold;
+  expect_matches(c, "entropy_threshold", threshold);
+  expect_matches(c, "entropy_mask", at::logical_and(keep, mask.to(at::kBool)));
+  return keep;
+}
+
+}  // namespace
+
 void check_policy(const GoldenCase& c) {
   const Tensor rows = c.input("log_probs");
-  const PolicyLossInput in{leaf(rows),
-                           flat(c.input("old_log_probs")),
-                           flat(c.input("rollout_log_probs")),
-                           flat(c.input("advantages")),
-                           flat(c.input("action_mask")),
-                           segments_of(rows)};
-  const PolicyLoss got = policy_loss(in, policy_options(c), normalizer(c, ""));
+  const Tensor rollout =
+      c.has_input("rollout_log_probs") ? flat(c.input("rollout_log_probs")) : Tensor{};
+  PolicyLossInput in{leaf(rows),
+                     flat(c.input("old_log_probs")),
+                     rollout,
+                     advantage_columns(c, rows),
+                     flat(c.input("action_mask")),
+                     segments_of(rows)};
+  if (c.number("top_entropy_quantile")) in.keep = check_entropy_filter(c, in.mask);
+  const PolicyLossOptions options = policy_options(c);
+  const PolicyLoss got = policy_loss(in, options, normalizer(c, ""));
   got.loss.backward();
   expect_matches(c, "loss", got.loss);
   expect_matches(c, "grad_log_probs", in.log_probs.grad());
-  expect_matches(c, "clip_ratio", statistics_of(got).clip_ratio());
-  expect_matches(c, "ppo_kl", statistics_of(got).ppo_kl());
+  if (c.has_output("clip_ratio")) expect_matches(c, "clip_ratio", statistics_of(got).clip_ratio());
+  if (c.has_output("ppo_kl")) expect_matches(c, "ppo_kl", statistics_of(got).ppo_kl());
   if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", statistics_of(got).rollout_kl());
   if (c.has_output("is_filter_ratio"))
     expect_matches(c, "is_filter_ratio", statistics_of(got).filter_ratio());
+  if (c.has_output("token_loss")) expect_matches(c, "token_loss", select(got.tokens, in.mask));
+  // The first column of a sequence has what all of its columns have.
+  const auto of_sequences = [&](const Tensor& columns) {
+    const Tensor counts = in.segments.sums(in.mask.to(at::kFloat));
+    return in.segments.sums(select(columns, in.mask)) / at::clamp_min(counts, 1.0);
+  };
+  if (c.has_output("sequence_loss"))
+    expect_matches(c, "sequence_loss", of_sequences(got.tokens.detach()));
+  if (c.has_output("sequence_ratio")) {  // what an advantage of 1 on either side makes a loss of
+    const Tensor sides = at::where(in.advantages > 0.0, at::ones({}), at::full({}, -1.0));
+    in.advantages = sides;
+    const Tensor losses = policy_loss(in, options, normalizer(c, "")).tokens.detach();
+    expect_matches(c, "sequence_ratio", of_sequences(-losses * sides));
+  }
+  if (c.has_output("sequence_kept")) {
+    const Tensor kept = on_policy(in, *options.off_policy_threshold);
+    expect_matches(c, "sequence_kept", of_sequences(at::logical_not(kept).to(at::kFloat)) == 0.0);
+  }
 }
 
 void check_kl(const GoldenCase& c) {
@@ -175,16 +232,16 @@ std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_rank
                                         const Accumulation& accumulation) {
   std::vector<Normalizer> totals;
   for (int64_t step = 0; step < accumulation.steps(); ++step) {
-    std::vector<int64_t> action_counts;
+    std::vector<CountedSequence> sequences;
     const int64_t end = std::min((step + 1) * accumulation.size, accumulation.micro_batches);
     for (const int64_t r : dealt(golden_ranks)) {
       for (int64_t m = step * accumulation.size; m < end; ++m) {
         const Tensor mask = c.input(key_of(r, m) + "action_mask");
         for (int64_t row = 0; row < mask.size(0); ++row)
-          action_counts.push_back(mask[row].sum().item<int64_t>());
+          sequences.push_back({mask[row].sum().item<int64_t>()});
       }
     }
-    totals.push_back(step_normalizer(action_counts, sum_over_ranks));
+    totals.push_back(step_normalizer(sequences, {}, sum_over_ranks));
   }
   return totals;
 }

@@ -12,6 +12,8 @@
 #include "trireme/base/element_type.hpp"
 #include "trireme/base/log_level.hpp"
 #include "trireme/config/estimators.hpp"
+#include "trireme/config/policy_losses.hpp"
+#include "trireme/config/preference_losses.hpp"
 
 namespace trireme::config {
 
@@ -150,27 +152,51 @@ struct Words<SharedMemory> {
   static constexpr std::string_view list[] = {"auto", "buckets", "never"};
 };
 
-enum class PolicyLoss { ppo, gspo };
-template <>
-struct Words<PolicyLoss> {
-  static constexpr std::string_view list[] = {"ppo", "gspo"};
+// F22, F30: how the losses of tokens become the loss of an optimizer step. A mean over all its
+// action tokens, a mean over sequences of their token means, sums, or the sum over a fixed number
+// of tokens for each sequence.
+enum class LossAggregation {
+  token_mean,
+  seq_mean_token_mean,
+  token_sum,
+  seq_mean_token_sum,
+  seq_mean_token_sum_norm
 };
-
-// F22: one mean over all action tokens of the optimizer step, or the mean over sequences of their
-// token means.
-enum class LossAggregation { token_mean, seq_mean_token_mean };
 template <>
 struct Words<LossAggregation> {
-  static constexpr std::string_view list[] = {"token-mean", "seq-mean-token-mean"};
+  static constexpr std::string_view list[] = {"token-mean", "seq-mean-token-mean", "token-sum",
+                                              "seq-mean-token-sum", "seq-mean-token-sum-norm"};
 };
 
-template <>
-struct Words<Estimator> {
+// The words of a table's lines.
+template <const auto& table>
+struct WordsOfTable {
   static constexpr auto list = [] {
-    std::array<std::string_view, estimator_table.size()> words{};
-    for (size_t i = 0; i < words.size(); ++i) words[i] = estimator_table[i].word;
+    std::array<std::string_view, std::size(table)> words{};
+    for (size_t i = 0; i < words.size(); ++i) words[i] = table[i].word;
     return words;
   }();
+};
+template <>
+struct Words<PolicyLoss> : WordsOfTable<policy_loss_table> {};
+template <>
+struct Words<Estimator> : WordsOfTable<estimator_table> {};
+template <>
+struct Words<DpoLoss> : WordsOfTable<dpo_loss_table> {};
+
+// F53, F54: how advantages pass the tokens between two turns of the policy: as if these were not
+// there, or as tokens with reward and value 0.
+enum class AdvantageGaps { skip, decay };
+template <>
+struct Words<AdvantageGaps> {
+  static constexpr std::string_view list[] = {"skip", "decay"};
+};
+
+// F40: the tokens of ORPO's language-model loss, of the chosen side.
+enum class OrpoNll { sequence, response };
+template <>
+struct Words<OrpoNll> {
+  static constexpr std::string_view list[] = {"sequence", "response"};
 };
 
 // F7

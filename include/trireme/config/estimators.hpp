@@ -18,7 +18,12 @@ enum class Estimator {
   group_norm,
   dr_grpo,
   flash_reinforce,
-  max_rl
+  max_rl,
+  gdpo,
+  gdpo_sequences,
+  reinforce_plus_plus,
+  reinforce_plus_plus_baseline,
+  reinforce_plus_plus_baseline_kl
 };
 
 // What a reward is compared with before it is spread over the tokens.
@@ -28,26 +33,55 @@ enum class Comparison : uint8_t {
   batch,  // all answers of the rollout
 };
 
+// How advantages are whitened over the batch.
+enum class Whitening : uint8_t {
+  none,
+  population,  // F15: variance with n, at least 1e-8 (OpenRLHF, NeMo-RL)
+  sample,      // F43, F44: variance with n - 1, plus 1e-8, masked columns 0 (verl)
+  sequences,   // F43: over sequences before they are spread over tokens (TRL)
+};
+
+// What becomes of a KL penalty that is part of the reward.
+enum class KlSpread : uint8_t {
+  accumulated,  // a token pays for itself and for all later ones
+  per_token,    // a token pays for itself alone
+};
+
 struct EstimatorTraits {
   Estimator estimator;
   std::string_view word;  // in the deck
   Comparison compares;
   bool critic;     // advantages by a critic's values (GAE)
   bool discounts;  // algo.advantage.gamma counts; it is 1 for the others
-  bool whitens;    // advantages are whitened over the batch (F15)
+  Whitening whitens;
+  KlSpread kl = KlSpread::accumulated;
+  bool by_source = false;  // each reward source is normalised on its own
 };
 
 inline constexpr std::array estimator_table{
-    EstimatorTraits{Estimator::gae, "gae", Comparison::nothing, true, true, true},
-    EstimatorTraits{Estimator::reinforce, "reinforce", Comparison::nothing, false, true, true},
-    EstimatorTraits{Estimator::rloo, "rloo", Comparison::group, false, false, false},
+    EstimatorTraits{Estimator::gae, "gae", Comparison::nothing, true, true, Whitening::population},
+    EstimatorTraits{Estimator::reinforce, "reinforce", Comparison::nothing, false, true,
+                    Whitening::population},
+    EstimatorTraits{Estimator::rloo, "rloo", Comparison::group, false, false, Whitening::none},
     EstimatorTraits{Estimator::reinforce_baseline, "reinforce_baseline", Comparison::group, false,
-                    false, true},
-    EstimatorTraits{Estimator::group_norm, "group_norm", Comparison::group, false, false, false},
-    EstimatorTraits{Estimator::dr_grpo, "dr_grpo", Comparison::group, false, false, false},
+                    false, Whitening::population},
+    EstimatorTraits{Estimator::group_norm, "group_norm", Comparison::group, false, false,
+                    Whitening::none},
+    EstimatorTraits{Estimator::dr_grpo, "dr_grpo", Comparison::group, false, false,
+                    Whitening::none},
     EstimatorTraits{Estimator::flash_reinforce, "flash_reinforce", Comparison::batch, false, false,
-                    false},
-    EstimatorTraits{Estimator::max_rl, "max_rl", Comparison::group, false, false, false},
+                    Whitening::none},
+    EstimatorTraits{Estimator::max_rl, "max_rl", Comparison::group, false, false, Whitening::none},
+    EstimatorTraits{Estimator::gdpo, "gdpo", Comparison::group, false, false, Whitening::sample,
+                    KlSpread::accumulated, true},
+    EstimatorTraits{Estimator::gdpo_sequences, "gdpo_sequences", Comparison::group, false, false,
+                    Whitening::sequences, KlSpread::accumulated, true},
+    EstimatorTraits{Estimator::reinforce_plus_plus, "reinforce_plus_plus", Comparison::nothing,
+                    false, true, Whitening::sample},
+    EstimatorTraits{Estimator::reinforce_plus_plus_baseline, "reinforce_plus_plus_baseline",
+                    Comparison::group, false, false, Whitening::sample},
+    EstimatorTraits{Estimator::reinforce_plus_plus_baseline_kl, "reinforce_plus_plus_baseline_kl",
+                    Comparison::group, false, false, Whitening::population, KlSpread::per_token},
 };
 
 constexpr const EstimatorTraits& traits(Estimator estimator) {
@@ -60,7 +94,7 @@ constexpr bool in_order() {
     if (static_cast<size_t>(estimator_table[i].estimator) != i) return false;
   }
   return estimator_table.back().estimator ==
-         Estimator::max_rl;  // the last enumerator: none is missing
+         Estimator::reinforce_plus_plus_baseline_kl;  // the last enumerator: none is missing
 }
 static_assert(in_order(), "estimator_table has one line per enumerator, in their order");
 }  // namespace detail

@@ -108,6 +108,16 @@ struct ActorOptions : OptimizerOptions {
   std::optional<double> dual_clip;
   PolicyLoss policy_loss_type = PolicyLoss::ppo;
   LossAggregation loss_agg_mode = LossAggregation::token_mean;
+  std::optional<double> loss_scale_factor;  // none: the longest answer, in tokens
+  bool loss_count_empty = false;
+  std::optional<double> delta;
+  std::optional<double> cispo_ratio_min;
+  double cispo_ratio_max = 5;
+  double sapo_tau_pos = 1, sapo_tau_neg = 1.05;
+  std::optional<double> gspo_log_ratio_max = 10;
+  std::optional<double> off_policy_threshold;  // none: no sequence is left out
+  std::optional<double> top_entropy_quantile;  // none: all tokens
+  double positive_nll_coef = 0;
   std::optional<double> entropy_coef;  // none: entropy is not computed; 0: computed and logged
   double ptx_coef = 0;                 // 0: no language-model loss beside the policy loss
   int64_t ptx_batch_size = 0;          // sequences per optimizer step; 0: train.batch_size
@@ -127,7 +137,8 @@ struct CriticOptions : OptimizerOptions {
 };
 
 struct ReferenceOptions {
-  std::string path;  // empty: model.path
+  std::string path;        // empty: model.path
+  int64_t sync_every = 0;  // iterations; 0: the reference stays
   bool operator==(const ReferenceOptions&) const = default;
 };
 
@@ -176,7 +187,9 @@ struct RolloutOptions {
   int64_t n_samples_per_prompt = 1;
   double temperature = 1;
   double top_p = 1;
-  int64_t top_k = 0;           // 0: off
+  int64_t top_k = 0;  // 0: off
+  double min_p = 0;   // 0: off
+  double repetition_penalty = 1;
   int64_t max_new_tokens = 0;  // 0: what max_len leaves after the prompt
   int64_t min_new_tokens = 1;
   bool ignore_eos = false;
@@ -201,6 +214,7 @@ struct DataOptions {
   std::string prompt_key = "prompt";
   std::string messages_key = "messages";
   std::string response_key = "response";
+  std::string completion_key = "completion";
   std::string label_key = "label";
   std::string chosen_key = "chosen";
   std::string rejected_key = "rejected";
@@ -221,7 +235,11 @@ struct AdvantageOptions {
   Estimator estimator = Estimator::gae;
   double gamma = 1;
   double lambd = 1;
+  std::optional<double> lambd_value;  // of the critic's returns; none: lambd
+  double length_adaptive_alpha = 0;   // 0: lambd for every length
+  AdvantageGaps gaps = AdvantageGaps::skip;
   bool no_std_norm = false;
+  bool mask_truncated = false;
   bool is_correction_enable = false;
   CorrectionType is_correction_type = CorrectionType::tis;
   CorrectionLevel is_correction_level =
@@ -245,10 +263,15 @@ struct KlOptions {
 };
 
 struct DpoOptions {
+  DpoLoss loss = DpoLoss::sigmoid;
   double beta = 0.1;
   double label_smoothing = 0;
-  bool ipo = false;
+  bool ipo = false;  // OpenRLHF's word for loss = "ipo"; see form()
   double nll_loss_coef = 0;
+  double simpo_gamma = 0.5;
+  OrpoNll orpo_nll = OrpoNll::sequence;
+  double desirable_weight = 1, undesirable_weight = 1;
+  DpoLoss form() const { return ipo ? DpoLoss::ipo : loss; }
   bool operator==(const DpoOptions&) const = default;
 };
 
@@ -415,6 +438,12 @@ struct Options {
     return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size;
   }
   bool has_plugins() const;
+  // Tokens that seq-mean-token-sum-norm divides the sum of a sequence by: actor.loss_scale_factor,
+  // else the longest answer (Dr. GRPO).
+  double loss_scale_factor() const {
+    return actor.loss_scale_factor.value_or(
+        static_cast<double>(rollout.max_new_tokens > 0 ? rollout.max_new_tokens : max_len()));
+  }
   const std::string& tokenizer_path() const {
     return model.tokenizer.empty() ? model.path : model.tokenizer;
   }

@@ -44,6 +44,7 @@ struct RecordKeys {
   std::string rejected = "rejected";
   std::string margin = "margin";
   std::string text = "text";
+  std::string completion = "completion";
 };
 
 struct SetOptions {
@@ -181,6 +182,36 @@ class PreferenceSet {
  private:
   std::vector<PreferencePair> pairs_;
   SetCounts counts_;
+};
+
+// One answer to a prompt, and whether such answers are wanted.
+struct LabelledAnswer {
+  Origin origin;
+  std::vector<text::TokenId> ids;  // prompt and answer
+  std::vector<uint8_t> mask;       // 1 where an assistant's turn of the answer is
+  int32_t prompt_length = 0;       // tokens of the prompt at the start
+  bool wanted = false;
+  Remarks remarks = 0;
+  static constexpr auto fields =
+      std::tuple{&LabelledAnswer::ids, &LabelledAnswer::mask, &LabelledAnswer::prompt_length,
+                 &LabelledAnswer::wanted, &LabelledAnswer::remarks};  // that the encoding gives
+};
+
+class LabelledSet {
+ public:
+  // `prompt` or `messages`, `completion` (a text, or turns of the assistant) and `label`, true or
+  // false (KTO, as TRL has it).
+  static LabelledSet load(const SetOptions& options, const text::Tokenizer& tokenizer,
+                          const EncodingTeam& team = {});
+  int64_t size() const { return static_cast<int64_t>(answers_.size()); }
+  const LabelledAnswer& operator[](int64_t row) const { return answers_[static_cast<size_t>(row)]; }
+  const SetCounts& counts() const { return counts_; }
+  int64_t longest() const { return longest_; }  // tokens
+
+ private:
+  std::vector<LabelledAnswer> answers_;
+  SetCounts counts_;
+  int64_t longest_ = 0;
 };
 
 // One input line of the subcommands `generate`, `score` and `tokenize`. Exactly one of text,

@@ -13,7 +13,7 @@ struct PipelineTotals {
   double group_std = 0;
   double returns = 0;
   double sequences = 0;
-  double masked_tokens = 0;  // by algo.advantage.mask_older_than
+  double masked_tokens = 0;  // by algo.advantage.mask_older_than and mask_truncated
 };
 PipelineTotals totals_of(const ppo::PipelineReport& report);
 

@@ -1,6 +1,6 @@
 // What supervised training minimises: the language-model loss (sft), the pairwise loss of a reward
-// model (rm), or a preference loss against a frozen reference (dpo). The loop around them is the
-// same. Legend: T packed tokens, P pairs, D hidden, V vocabulary.
+// model (rm), or a preference loss (dpo). The loop around them is the same. Legend: T packed
+// tokens, P pairs, D hidden, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,11 +24,20 @@ namespace trireme::learn {
 
 // One micro-batch on the device, which is never empty, and what its losses are divided by.
 struct ObjectiveInput {
-  const at::Tensor& hidden;        // [T, D]
-  const at::Tensor& head_weight;   // [V, D] or [1, D]
-  const ActionBatch& batch;        // of pairs: chosen, rejected, chosen, ...
-  std::span<const float> margins;  // [P]
+  const at::Tensor& hidden;       // [T, D]
+  const at::Tensor& head_weight;  // [V, D] or [1, D]
+  const ActionBatch& batch;       // of pairs: chosen, rejected, chosen, ...
+  const RowBatch& rows;
+  size_t number = 0;  // of the micro-batch in its step, on this rank
   const BatchTotals& totals;
+};
+
+// All micro-batches of an optimizer step, as a rank has them before the first gradient.
+struct ObjectiveStep {
+  zero::ShardedModel& model;
+  std::span<const RowBatch> batches;
+  const comm::CommView& ranks;
+  at::Device device;
 };
 
 class Objective {
@@ -38,6 +47,9 @@ class Objective {
   virtual model::HeadKind head() const = 0;
   // Names of what loss() adds up; the first is "loss".
   virtual std::vector<std::string> quantities() const = 0;
+  // Before the first micro-batch of a step, for what a loss has to know of all of them. Collective
+  // over the trainers.
+  virtual void begin_step(const ObjectiveStep&) {}
   // Before loss() of the same micro-batch, which may be empty. Collective over the trainers.
   virtual void prepare(const ActionBatch&) {}
   // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals.
@@ -57,7 +69,8 @@ class Objective {
   }
 };
 
-// `reference`: the frozen model of dpo; null for the others. Local.
+// `reference`: the frozen model of dpo where its loss has one (config::needs_reference); else null.
+// Local.
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference);
 

@@ -1,5 +1,5 @@
-// What supervised training reads: examples (sft, pretraining texts) and pairs of answers (rm, dpo)
-// behind one face, and how their rows are shared out over the trainers.
+// What supervised training reads: examples (sft, pretraining texts), pairs of answers (rm, dpo) and
+// labelled answers (dpo) with one interface, and how their rows are shared out over the trainers.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/data/prompt_set.hpp"
 
 namespace trireme::learn {
@@ -20,6 +21,9 @@ class TrainingSet {
  public:
   explicit TrainingSet(data::SftSet examples) : set_(std::move(examples)) {}
   explicit TrainingSet(data::PreferenceSet pairs) : set_(std::move(pairs)) {}
+  explicit TrainingSet(data::LabelledSet answers) : set_(std::move(answers)) {}
+  static TrainingSet load(config::RowKind kind, const data::SetOptions& options,
+                          const text::Tokenizer& tokenizer, const data::EncodingTeam& team = {});
 
   int64_t size() const;
   const data::SetCounts& counts() const;
@@ -29,18 +33,29 @@ class TrainingSet {
   int64_t longest() const;
   // By how much the chosen answer should beat the other; 0 for examples.
   double margin(int64_t row) const;
+  // Of labelled answers: whether this one is wanted; false for the others.
+  bool wanted(int64_t row) const;
+  bool labelled() const { return std::holds_alternative<data::LabelledSet>(set_); }
+  // Of labelled answers: the prompt of `row` with the answer of `other`, no longer than the longest
+  // row; for the KL of KTO.
+  void append_mismatched(int64_t row, int64_t other, Samples& samples) const;
+  int64_t mismatched_tokens(int64_t row, int64_t other) const;
   // Appends the row's sequences, chosen before rejected. The action mask marks the tokens that the
   // loss is about: the answers.
   void append(int64_t row, Samples& samples) const;
 
  private:
-  std::variant<data::SftSet, data::PreferenceSet> set_;
+  std::variant<data::SftSet, data::PreferenceSet, data::LabelledSet> set_;
 };
 
 // Some rows as one forward and backward pass sees them.
 struct RowBatch {
   Samples samples;
   std::vector<float> margins;  // per row
+  // Of labelled answers, else empty: per row whether it is wanted, and its prompt with the answer
+  // of the row before it in the step, of the last row for the first one (as in TRL).
+  std::vector<uint8_t> wanted = {};
+  Samples mismatched = {};
 };
 
 // This rank's share of the pretraining rows of an iteration's optimizer step `step`
@@ -52,7 +67,8 @@ using PretrainingRows = std::function<std::vector<RowBatch>(int64_t step)>;
 std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int rank);
 
 // This rank's share of `rows`, balanced by tokens, in micro-batches under `micro_batch_tokens`;
-// both sequences of a pair lie in one. The same number on every rank, empty ones at the end.
+// both sequences of a pair lie in one, and mismatched ones stay
+// under it, too. The same number on every rank, empty ones at the end.
 // Collective over `ranks`.
 std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows,
                                 const comm::CommView& ranks, int64_t micro_batch_tokens);

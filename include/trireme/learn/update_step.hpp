@@ -26,6 +26,7 @@ struct UpdateReport {
   double kl_loss = 0;
   double ptx_loss = 0;
   double entropy = 0;
+  double positive_nll = 0;
   double grad_norm = 0;
   double critic_grad_norm = 0;
   double lr = 0;
@@ -43,6 +44,7 @@ struct UpdateReport {
 struct UpdateStep {
   std::vector<ppo::Experience> micro_batches;
   ppo::Normalizer normalizer;
+  ppo::Sum sum;  // over the trainers; for what a step has to know of all its tokens
   std::vector<RowBatch> pretraining;  // empty without actor.ptx_coef
   BatchTotals pretraining_totals;
 };

@@ -24,18 +24,33 @@ struct AdvantagesAndReturns {
   at::Tensor advantages;
   at::Tensor returns;
 };
-// F12, F13: generalised advantage estimation; see kernels/scan.hpp.
+struct GaeOptions {
+  double gamma = 1;
+  double lambda = 1;
+  std::optional<double> lambda_value = {};  // of the returns; none: lambda
+  // VAPO: above 0, the advantages of a sequence of n actions take lambda = 1 - 1 / (alpha n), at
+  // least 0, instead.
+  double length_adaptive_alpha = 0;
+  config::AdvantageGaps gaps = config::AdvantageGaps::decay;
+};
+// The lambda of the advantages of a sequence with so many actions.
+double policy_lambda(const GaeOptions& options, int64_t actions);
+// F12, F13, F38, F53: generalised advantage estimation; see kernels/scan.hpp. With gaps = skip
+// columns whose mask is 0 get 0.
 AdvantagesAndReturns generalized_advantages(const at::Tensor& values, const at::Tensor& rewards,
                                             const at::Tensor& mask, const Segments& segments,
-                                            double gamma, double lambda);
-// F14: discounted sums of the rewards to come; the advantage of every estimator without a critic.
+                                            const GaeOptions& options);
+// F14, F54: discounted sums of the rewards to come; the advantage of every estimator without a
+// critic.
 at::Tensor cumulative_returns(const at::Tensor& rewards, const at::Tensor& mask,
-                              const Segments& segments, double gamma);
+                              const Segments& segments, double gamma,
+                              config::AdvantageGaps gaps = config::AdvantageGaps::decay);
 
-// F15: whitening with the masked mean and population variance of all ranks' columns: (A - mean)
-// rsqrt(max(var, 1e-8)), or A - mean. Masked columns get the same map, not 0. Collective through
-// `sum`.
-enum class Whiten : uint8_t { center, standardize };
+// Whitening with the masked mean and variance of all ranks' columns. standardize (F15): (A - mean)
+// rsqrt(max(var, 1e-8)) with the population's variance; center: A - mean; in both, masked columns
+// get the same map, not 0. unbiased (F43, F44): (A - mean) rsqrt(var + 1e-8) with n - 1 in the
+// variance, and 0 on masked columns. Collective through `sum`.
+enum class Whiten : uint8_t { center, standardize, unbiased };
 at::Tensor whiten(const at::Tensor& advantages, const at::Tensor& mask, Whiten how, const Sum& sum);
 
 }  // namespace trireme::ppo

@@ -13,6 +13,8 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/ppo/advantages.hpp"
+#include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/packed.hpp"
 #include "trireme/ppo/rewards.hpp"
 
@@ -47,6 +49,8 @@ struct Experience {
 // Tokens that weights of more than `bound` versions before `version` wrote are no actions any more:
 // nothing is learned from them. How many.
 int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version);
+// The same of answers that the length limit ended (DAPO, arXiv 2503.14476, section 3.4).
+int64_t mask_truncated(Experience& experience);
 // Tokens from the first to the last action, per sequence; 0 without actions (F4).
 std::vector<int64_t> response_lengths(const Samples& samples);
 // F4, is_clipped per sequence: it has max_len tokens, whatever ended it (its last token may be the
@@ -54,6 +58,8 @@ std::vector<int64_t> response_lengths(const Samples& samples);
 std::vector<uint8_t> clipped(const Samples& samples, int64_t max_len);
 // Action tokens per sequence, without those between two turns.
 std::vector<int64_t> action_counts(const Samples& samples);
+// What step_normalizer() counts of scored samples.
+std::vector<CountedSequence> counted_sequences(const Samples& samples);
 // This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller
 // gathers the parts in id order.
 RewardTable reward_table(const Samples& samples);
@@ -66,9 +72,14 @@ struct PipelineOptions {
   double kl_coef = 0;  // the controller's current one
   config::KlEstimator kl_estimator = config::KlEstimator::k1;
   bool kl_in_loss = false;  // then the token rewards have no KL part
-  double gamma = 1;
-  double lambd = 1;
+  GaeOptions gae;
   bool no_std_norm = false;
+  std::vector<double> source_weights = {};  // of reward sources
+
+  // Sources whose numbers the estimator compares on their own.
+  size_t parts() const {
+    return config::traits(estimator).by_source ? source_weights.size() : size_t{0};
+  }
 };
 PipelineOptions pipeline_options(const config::Options& options, double kl_coef);
 
@@ -81,6 +92,11 @@ struct PipelineReport {
   std::vector<float> returns;  // sum of the token rewards
   at::Tensor token_rewards;    // f32 [T]
 };
+
+// The second half of advantages(): clip, KL penalty, returns or GAE, whitening, of the sequences
+// whose rewards are in report.shaped_reward. Collective through `sum`.
+void spread_rewards(Experience& experience, PipelineReport& report, const PipelineOptions& options,
+                    const Sum& sum);
 
 // Length penalties, group baseline, clip, KL penalty, returns or GAE, whitening, in this order
 // (F8-F15; OpenRLHF: RemoteExperienceMaker.make_experience_batch). Sets advantages and returns.

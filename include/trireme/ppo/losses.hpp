@@ -1,6 +1,7 @@
 // Losses of one micro-batch, already normalised by the totals of its optimizer step, so that the
 // sum over micro-batches and ranks is the loss of the step and gradients are simply added up.
-// Formulas: OpenRLHF, models/loss.py; numbers F16-F25, F29. Legend: T packed columns, B sequences.
+// Formulas: OpenRLHF, models/loss.py (F16-F25, F29), verl and TRL (F30-F38); which of them where
+// they differ, docs/user/algorithms.md. Legend: T packed columns, B sequences.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,13 +22,16 @@ namespace trireme::ppo {
 // gradients are averaged instead of added).
 struct Normalizer {
   std::optional<double> action_tokens;
-  std::optional<double> sequences;
+  std::optional<double> sequences;  // N: those with actions, or all (actor.loss_count_empty)
   double scale = 1;
+  double sequence_tokens = 1;                  // of seq-mean-token-sum-norm: tokens of a sequence
+  std::optional<double> positive_tokens = {};  // action tokens of sequences with a reward above 0
 };
 
-// F22: token-mean = scale * sum(mask L) / action_tokens; seq-mean-token-mean = scale * sum over
-// sequences with actions of their token mean / sequences. loss [T] -> scalar, differentiable; 0
-// without actions.
+// F22, F30, with N sequences: token-mean = scale * sum(mask L) / action_tokens; token-sum = scale *
+// sum(mask L); seq-mean-token-mean = scale * sum over sequences with actions of their token mean /
+// N; seq-mean-token-sum = scale * sum(mask L) / N, and seq-mean-token-sum-norm that divided by
+// sequence_tokens. loss [T] -> scalar, differentiable; 0 without actions.
 at::Tensor aggregate(const at::Tensor& loss, const at::Tensor& mask, const Segments& segments,
                      config::LossAggregation aggregation, const Normalizer& normalizer);
 
@@ -36,10 +40,17 @@ struct PolicyLossOptions {
   double clip_low = 0.2;
   double clip_high = 0.2;
   std::optional<double> dual_clip;
+  std::optional<double> delta;
+  std::optional<double> ratio_min;             // cispo; none: no lower bound
+  double ratio_max = 5;                        // cispo
+  double tau_positive = 1;                     // sapo
+  double tau_negative = 1.05;                  // sapo
+  std::optional<double> log_ratio_max = 10;    // gspo_token
+  std::optional<double> off_policy_threshold;  // none: no sequence is left out
   config::LossAggregation aggregation = config::LossAggregation::token_mean;
   config::ImportanceCorrection correction;
 };
-// gspo always aggregates by sequences.
+// With the aggregation of losses that have one of their own (config::policy_loss_table).
 PolicyLossOptions policy_loss_options(const config::Options& options);
 
 struct PolicyLossInput {
@@ -54,6 +65,7 @@ struct PolicyLossInput {
                                      // undefined: that of rollout_log_probs
   Segments written = {};  // columns of one sequence that one version of the weights wrote; for a
                           // correction by segment
+  at::Tensor keep = {};   // bool [T], columns whose loss counts (F37); undefined: all
 };
 
 // F29 as sums, so that micro-batches and ranks add up; the accessors give the means that are
@@ -67,6 +79,7 @@ struct PolicyStatistics {
     rollout_kl_sum,
     gate_total,
     gated,
+    loss_masked,
     count
   };
   std::array<double, count> sums{};
@@ -77,6 +90,8 @@ struct PolicyStatistics {
     return ratio(rollout_kl_sum, rollout_tokens);
   }  // vllm_kl in OpenRLHF's logs
   double filter_ratio() const { return ratio(gated, gate_total); }
+  // Share of action tokens whose loss the off-policy mask (F36) or the entropy filter (F37) drops.
+  double loss_mask_ratio() const { return ratio(loss_masked, tokens); }
   PolicyStatistics& operator+=(const PolicyStatistics& other);
 
  private:
@@ -86,13 +101,25 @@ struct PolicyStatistics {
 };
 
 struct PolicyLoss {
-  at::Tensor loss;  // scalar, differentiable
-  at::Tensor sums;  // f64 [PolicyStatistics::count], where the loss lies
+  at::Tensor loss;    // scalar, differentiable
+  at::Tensor sums;    // f64 [PolicyStatistics::count], where the loss lies
+  at::Tensor tokens;  // f32 [T], what is aggregated; differentiable
 };
-// F16-F21: clipped surrogate with ratio per token (ppo) or sequence (gspo), dual clip, importance
-// correction.
+// F16-F21, F31-F37: the loss that options.type names, with importance correction, off-policy mask
+// and entropy filter. Denominators count the tokens that these drop.
 PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& options,
                        const Normalizer& normalizer);
+
+// F36: bool [T], false where the advantage is negative and the sequence's mean of
+// rollout log-prob minus current log-prob exceeds the threshold (DeepSeek-V3.2, eq. 9). No
+// gradient.
+at::Tensor on_policy(const PolicyLossInput& input, double threshold);
+
+// F38: the mean of -log_probs over the action tokens of sequences whose `positive` [B] is true,
+// divided by the step's positive_tokens; 0 where there are none (VAPO). Differentiable.
+at::Tensor positive_nll(const at::Tensor& log_probs, const at::Tensor& positive,
+                        const at::Tensor& mask, const Segments& segments,
+                        const Normalizer& normalizer);
 
 // F23: token-mean of F7 on the current policy; with unbiased_gradient old_log_probs gives the
 // weight. The caller multiplies by the KL coefficient.
@@ -116,8 +143,14 @@ at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values,
 at::Tensor sft_loss(const at::Tensor& log_probs, const at::Tensor& mask, const Segments& segments,
                     config::LossAggregation aggregation, const Normalizer& normalizer);
 
-// Totals of an optimizer step, from the action tokens of each of its sequences on this rank: action
-// tokens and sequences that have any, over all ranks. Collective through `sum`.
-Normalizer step_normalizer(std::span<const int64_t> action_counts, const Sum& sum);
+// What is known of a sequence of an optimizer step when its totals are made.
+struct CountedSequence {
+  int64_t actions = 0;
+  bool positive = false;  // its reward is above 0
+};
+// Totals of an optimizer step, from its sequences on this rank: action tokens, sequences that have
+// any, and what `options` says of N and of the length of a sequence. Collective through `sum`.
+Normalizer step_normalizer(std::span<const CountedSequence> sequences,
+                           const config::Options& options, const Sum& sum);
 
 }  // namespace trireme::ppo

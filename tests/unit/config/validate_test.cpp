@@ -10,6 +10,7 @@ namespace trireme::config {
 namespace {
 
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 Options good() {
@@ -250,6 +251,59 @@ TEST(Validate, Preferences) {
   pairs.algo.dpo = {};
   pairs.data.dataset.clear();
   EXPECT_THAT(refusal(pairs, Command::rm), HasSubstr("data.dataset is missing"));
+}
+
+TEST(Validate, PolicyLosses) {
+  const auto refused = [](auto change, const char* words) {
+    EXPECT_THAT(refusal_after(change), HasSubstr(words));
+  };
+  refused([](Options& o) { o.actor.loss_scale_factor = 100; },
+          "actor.loss_scale_factor is for actor.loss_agg_mode = \"seq-mean-token-sum-norm\"");
+  refused([](Options& o) { o.actor.delta = 4, o.actor.dual_clip = 3; },
+          "actor.delta and actor.dual_clip are both set");
+  refused([](Options& o) { o.actor.delta = 1.1; }, "actor.delta = 1.1 is not above the upper clip");
+  refused([](Options& o) { o.actor.delta = 4, o.actor.policy_loss_type = PolicyLoss::sapo; },
+          "actor.delta with actor.policy_loss_type = \"sapo\"");
+  refused([](Options& o) { o.actor.dual_clip = 3, o.actor.policy_loss_type = PolicyLoss::cispo; },
+          "actor.dual_clip with actor.policy_loss_type = \"cispo\"");
+  refused([](Options& o) { o.actor.cispo_ratio_max = 2; }, "actor.cispo_ratio_max is for");
+  refused(
+      [](Options& o) { o.actor.policy_loss_type = PolicyLoss::cispo, o.actor.cispo_ratio_min = 6; },
+      "actor.cispo_ratio_min = 6 is not below");
+  refused([](Options& o) { o.actor.policy_loss_type = PolicyLoss::gmpo; },
+          "actor.policy_loss_type = \"gmpo\" with algo.advantage.estimator = \"gae\"");
+  refused(
+      [](Options& o) {
+        o.algo.advantage.estimator = Estimator::reinforce;
+        o.algo.advantage.length_adaptive_alpha = 0.05;
+      },
+      "only a critic's advantages have a lambda");
+}
+
+TEST(Validate, PreferenceLosses) {
+  const auto refused = [](auto change, const char* words) {
+    Options o = good();
+    o.data.dataset = {"pairs.jsonl"};
+    change(o);
+    EXPECT_THAT(refusal(o, Command::dpo), HasSubstr(words));
+  };
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::hinge, o.algo.dpo.ipo = true; },
+          "they name two losses");
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::hinge, o.algo.dpo.label_smoothing = 0.1; },
+          "algo.dpo.loss = \"hinge\" with algo.dpo.label_smoothing");
+  refused([](Options& o) { o.algo.dpo.simpo_gamma = 1; }, "algo.dpo.simpo_gamma is for");
+  refused([](Options& o) { o.algo.dpo.desirable_weight = 2; }, "desirable_weight");
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::kto, o.algo.dpo.nll_loss_coef = 1; },
+          "it has no chosen answers");
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::orpo, o.algo.dpo.nll_loss_coef = 1; },
+          "its language-model loss has weight 1");
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::simpo, o.reference.path = "x"; },
+          "it compares with no reference");
+  refused([](Options& o) { o.algo.dpo.loss = DpoLoss::kto, o.train.batch_size = 1; },
+          "train.batch_size = 1");
+  Options labelled = good();
+  labelled.algo.dpo.loss = DpoLoss::kto;
+  EXPECT_THAT(selection_metrics(labelled, Command::dpo), ElementsAre("eval_loss", "eval_margin"));
 }
 
 TEST(Validate, Batches) {

@@ -41,6 +41,65 @@ class Forms : public Test {
   test::TemporaryFolder folder_, model_;
 };
 
+TEST_F(Forms, LabelledAnswers) {
+  const auto tokenizer = tutorial(chatml_);
+  const auto load = [&](const std::string& line) {
+    return LabelledSet::load(options(line), tokenizer);
+  };
+  const auto text_of = [&](const LabelledAnswer& answer) {
+    const auto begin = answer.ids.begin() + answer.prompt_length;
+    return std::pair(tokenizer.decode(std::vector(answer.ids.begin(), begin)),
+                     tokenizer.decode(std::vector(begin, answer.ids.end())));
+  };
+  const auto texts = load(R"({"prompt": "1+1=", "completion": "2", "label": true})"
+                          "\n"
+                          R"({"prompt": "1+1=", "completion": "3", "label": false, "other": 1})");
+  ASSERT_EQ(texts.size(), 2);
+  EXPECT_TRUE(texts[0].wanted);
+  EXPECT_FALSE(texts[1].wanted);
+  EXPECT_EQ(text_of(texts[1]).second, "3<|eos|>");
+  EXPECT_EQ(std::count(texts[0].mask.begin(), texts[0].mask.end(), 1),
+            std::ssize(texts[0].ids) - texts[0].prompt_length);
+  const auto chat = load(R"({"prompt": [{"role": "user", "content": "q"}], "completion": )"
+                         R"([{"role": "assistant", "content": "a"}], "label": true})");
+  EXPECT_EQ(text_of(chat[0]),
+            (std::pair<std::string, std::string>("<user>q<|eos|><assistant>", "a<|eos|>")));
+  const auto refusal = [&](const std::string& line) -> std::string {
+    try {
+      load(R"({"prompt": "1+1=", "completion": "2", "label": true})"
+           "\n" +
+           line);
+    } catch (const UserError& error) { return error.what(); }
+    return "";
+  };
+  const auto refused = [&](const std::string& line, const char* words) {
+    const std::string said = refusal(line);
+    EXPECT_NE(said.find("data.jsonl:2"), std::string::npos) << said;
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  };
+  refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "is a column of pairs");
+  refused(R"({"prompt": "a", "completion": "b"})", "no `label`");
+  refused(R"({"prompt": "a", "completion": "b", "label": 1})", "expected true or false");
+  refused(R"({"prompt": "a", "completion": "b", "label": "true"})", "expected true or false");
+  refused(R"({"prompt": "a", "label": true})", "no `completion`");
+  refused(R"({"completion": "b", "label": true})", "neither `prompt` nor `messages`");
+  refused(
+      R"({"prompt": "a", "completion": [{"role": "assistant", "content": "a"}], "label": true})",
+      "give both in one form");
+}
+
+TEST_F(Forms, PairsFromSingleAnswersAreRefused) {
+  const auto tokenizer = tutorial("");
+  try {
+    PreferenceSet::load(options(R"({"prompt": "a", "completion": "b", "label": true})"), tokenizer);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("data.jsonl:1: `completion` without `chosen`"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_F(Forms, PromptsMayBeLists) {
   const auto tokenizer = tutorial(chatml_);
   const std::string wanted = "<user>1+1=<|eos|><assistant>";

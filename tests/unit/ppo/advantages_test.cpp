@@ -91,8 +91,8 @@ PipelineOptions options_for(Estimator estimator, int64_t n) {
       .overlong_buffer = 3, .overlong_factor = 0.5, .max_new_tokens = 6, .stop_properly_coef = 0.5};
   out.clip_range = config::Range{-1.5, 1.2};
   out.kl_coef = 0.1;
-  out.gamma = 0.9;
-  out.lambd = 0.8;
+  out.gae.gamma = 0.9;
+  out.gae.lambda = 0.8;
   return out;
 }
 
@@ -153,7 +153,7 @@ Expected expected(const Rollout& r, const PipelineOptions& o) {
   const auto& s = r.experience.samples;
   const Numbers values = numbers(r.experience.values);
   const bool gae = o.estimator == Estimator::gae;
-  const double gamma = gae || o.estimator == Estimator::reinforce ? o.gamma : 1;
+  const double gamma = gae || o.estimator == Estimator::reinforce ? o.gae.gamma : 1;
   Expected out;
   for (size_t i = 0; i < static_cast<size_t>(s.size()); ++i) {
     const Numbers rewards = token_rewards_of(r, o, i);
@@ -168,7 +168,8 @@ Expected expected(const Rollout& r, const PipelineOptions& o) {
       for (size_t k = t; k < rewards.size(); ++k) {
         const double steps = static_cast<double>(k - t);
         const double delta = reward(k) + gamma * value(k + 1) - value(k);
-        sum += gae ? std::pow(gamma * o.lambd, steps) * delta : std::pow(gamma, steps) * reward(k);
+        sum += gae ? std::pow(gamma * o.gae.lambda, steps) * delta
+                   : std::pow(gamma, steps) * reward(k);
       }
       out.advantages.push_back(sum);
       out.returns.push_back(gae ? sum + value(t) : sum);

@@ -212,8 +212,10 @@ TEST(Preference, LossesAtAndFarFromZero) {
       << "it has no margin";
   EXPECT_NEAR(reward_loss(-500, 500, 0, config::PreferenceLoss::logexp), 1000, 1e-3);
   EXPECT_EQ(reward_loss(500, -500, 0, config::PreferenceLoss::sigmoid), 0);
-  const DpoInput far{column({-400}), column({400}), column({0}), column({0})};
-  EXPECT_NEAR(dpo_loss(far, {.beta = 1}, 1).loss.item<double>(), 800, 1e-3);
+  PairInput far;
+  far.policy = {column({-400}), column({400})};
+  far.reference = {column({0}), column({0})};
+  EXPECT_NEAR(pair_losses(far, {.beta = 1}).losses.item<double>(), 800, 1e-3);
 }
 
 // Karmarkar and Karp's differencing on {4, 5, 6, 7, 8} ends with sums that differ by 2 (the example

@@ -46,13 +46,15 @@ void expect_clean(const Tensor& loss, const Tensor& leaf) {
 
 TEST(Mask, NanUnderItDoesNoHarm) {
   const Batch batch;
-  for (const auto type : {config::PolicyLoss::ppo, config::PolicyLoss::gspo}) {
+  for (const config::PolicyLossTraits& line : config::policy_loss_table) {
+    const config::PolicyLoss type = line.loss;
     for (const auto level : {config::CorrectionLevel::token, config::CorrectionLevel::sequence}) {
       for (const auto gate : {config::CorrectionGate::ratio, config::CorrectionGate::binary_kl,
                               config::CorrectionGate::tv}) {
         PolicyLossOptions options;
         options.type = type;
         options.dual_clip = 3;
+        options.off_policy_threshold = 100;
         options.correction = {true, level, config::CorrectionMode::mask, gate, 0.0, 5.0};
         const Tensor leaf = batch.leaf();
         const PolicyLoss got =
@@ -107,7 +109,8 @@ TEST(Losses, NothingToTrainOn) {
 
 TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {
   const Batch batch;
-  const Normalizer whole = step_normalizer(std::vector<int64_t>{2, 0, 1}, no_ranks);
+  const Normalizer whole =
+      step_normalizer(std::vector<CountedSequence>{{2}, {0}, {1}}, {}, no_ranks);
   EXPECT_EQ(*whole.action_tokens, 3);
   EXPECT_EQ(*whole.sequences, 2);
   const auto part = [&](int64_t first, int64_t count) {
@@ -153,7 +156,7 @@ TEST(Experience, AdvantagesDoNotDependOnTheDistribution) {
   whole.values = at::arange(whole.tokens(), at::kFloat) * 0.02;
   PipelineOptions options;
   options.kl_coef = 0.1;
-  options.lambd = 0.95;
+  options.gae.lambda = 0.95;
   const RewardTable table = reward_table(samples);
   const std::vector<int64_t> all{0, 1, 2, 3, 4, 5}, first{4, 0}, second{1, 2, 3, 5};
   Experience a = whole.select(first), b = whole.select(second);

@@ -1,0 +1,16 @@
+// What a pipeline needs beside the model that it trains. One rule for the run, its plan and its
+// trial.
+#pragma once
+
+#include "trireme/config/options.hpp"
+
+namespace trireme::config {
+
+// Whether it compares with a frozen reference.
+bool needs_reference(const Options& options, Command command);
+
+// What a row of data.dataset is.
+enum class RowKind : uint8_t { example, pair, labelled };
+RowKind row_kind(const Options& options, Command command);
+
+}  // namespace trireme::config

@@ -1,0 +1,15 @@
+// What is wrong with the keys of a loss, a line each; see validate.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/config/options.hpp"
+
+namespace trireme::config {
+
+std::vector<std::string> policy_loss_mistakes(const Options& options);
+std::vector<std::string> estimator_mistakes(const Options& options);
+std::vector<std::string> dpo_mistakes(const Options& options);
+
+}  // namespace trireme::config
