@@ -100,6 +100,11 @@ void add_model_keys(KeyList<Options>& keys) {
   keys.add(KEY(reference.path),
            "Folder of the frozen reference of the KL terms; empty: model.path.")
       .departs("OpenRLHF: the actor's path, always.");
+  keys.add(KEY(reference.sync_every),
+           "Iterations after which the reference takes the actor's weights, again and again; they "
+           "are written to <run.dir>/reference for restarts. 0: it stays.")
+      .range(0, 1 << 24)
+      .departs("Not in OpenRLHF; TRL: sync_ref_model, with optimizer steps and a mixture.");
 }
 
 }  // namespace trireme::config

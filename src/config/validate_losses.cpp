@@ -87,6 +87,13 @@ std::vector<std::string> policy_loss_mistakes(const Options& options) {
 std::vector<std::string> estimator_mistakes(const Options& options) {
   const AdvantageOptions& advantage = options.algo.advantage;
   Mistakes mistakes;
+  const int64_t every = options.reference.sync_every;
+  mistakes.refuse_if(every > 0 && !options.needs_reference(), "reference.sync_every = ", every,
+                     " with algo.kl.init_coef = 0 (there is no reference): remove it");
+  mistakes.refuse_if(every > 0 && options.train.async_depth > 0, "reference.sync_every = ", every,
+                     " with train.async_depth = ", options.train.async_depth,
+                     " (answers that are written ahead would be compared with the reference before "
+                     "or after it, as time has it): set one of them to 0");
   for (const auto& [key, is_set] :
        {std::pair{"algo.advantage.lambd_value", advantage.lambd_value.has_value()},
         std::pair{"algo.advantage.length_adaptive_alpha", advantage.length_adaptive_alpha > 0}}) {
@@ -123,6 +130,9 @@ std::vector<std::string> dpo_mistakes(const Options& options) {
                      "algo.dpo.nll_loss_coef with algo.dpo.loss = \"", loss.word, "\" (",
                      labelled ? "it has no chosen answers" : "its language-model loss has weight 1",
                      "): remove it");
+  mistakes.refuse_if(options.reference.sync_every > 0,
+                     "reference.sync_every is for ppo (dpo compares with the same reference to the "
+                     "end): remove it");
   mistakes.refuse_if(!options.reference.path.empty() && !loss.reference,
                      "reference.path with algo.dpo.loss = \"", loss.word,
                      "\" (it compares with no reference): remove it");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "driver/reference_sync.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -97,6 +98,7 @@ Progress PpoLoop::resume_or_start() {
       pretraining_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
     rollouts_.restore(parts, progress);
+    restore_reference(roles_, progress.iteration);
     if (progress.unfinished_bytes > 0)
       unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
   } else {
@@ -165,6 +167,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
     }
   }
   sync_weights(progress);  // trainers -> generators
+  sync_reference(roles_, iteration);
   if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics))
     return leave_inside(phase::evaluate, progress, metrics, nullptr);
   progress.sampler = sampler_.state();

@@ -80,8 +80,10 @@ void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& r
                                 .training = zero::Training::frozen,
                                 .node_weights = options_.train.node_weights,
                                 .rings = rings_});
-  reference_->load(read);
+  load_reference(read);
 }
+
+void Scorer::load_reference(const zero::ReadRows& read) { reference_->load(read); }
 
 std::vector<std::pair<std::string, zero::MemoryUse>> Scorer::memory() const {
   std::vector<std::pair<std::string, zero::MemoryUse>> out;

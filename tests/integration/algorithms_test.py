@@ -4,7 +4,7 @@ sequences or the whole batch, gives the same numbers at two rank counts."""
 
 import math
 
-from trireme_run import RULE_SOURCE, ProgramTest, main
+from trireme_run import RULE_SOURCE, ProgramTest, main, timeless
 
 GROUP = ["rollout.n_samples_per_prompt=4", "train.batch_size=8"]
 FEW = ["train.micro_batch_tokens=40"]  # several micro-batches a step
@@ -148,6 +148,19 @@ class Algorithms(ProgramTest):
             self.assertTrue(math.isclose(ours, theirs, rel_tol=1e-4), f"{estimator}: {ours} {theirs}")
             norms.append(ours)
         self.assertEqual(len(set(norms)), 3, norms)
+
+    def test_reference_follows_the_actor(self):
+        """reference.sync_every = 2: before the update of iterations 1, 3 and 5 policy and reference are the same, also after a restart."""
+        common = ["algo.advantage.estimator=group_norm", *GROUP, "actor.adam.lr=3e-2", "actor.warmup_ratio=0",
+                  "actor.lr_scheduler=constant_with_warmup", "reference.sync_every=2", "ckpt.interval=1"]
+        self.succeed("ppo", "ppo.toml", "run.dir=followed", "run.iterations=5", *common, ranks=2)
+        lines = self.metrics("followed")
+        self.assertEqual([abs(line["kl"]) > 1e-6 for line in lines], [False, True, False, True, False])
+        for iterations in (3, 5):
+            self.succeed("ppo", "ppo.toml", "run.dir=followed-halves", f"run.iterations={iterations}", *common, ranks=2)
+        self.assertEqual(timeless(self.metrics("followed-halves")), timeless(lines))
+        kept = sorted(path.name for path in (self.folder / "followed" / "reference").iterdir())
+        self.assertEqual(kept, ["iteration-000002", "iteration-000004"])
 
     def test_critic_alone_first(self):
         """critic.freezing_steps = 1: two iterations train the critic alone."""

@@ -42,6 +42,10 @@ class Scorer {
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
 
+  // Other weights for it; sequences that it has had keep their log-probs. Collective over the
+  // reward ranks.
+  void load_reference(const zero::ReadRows& read);
+
   // Sources that take their time begin with sequences that score_locally() will have, and go on
   // with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);

@@ -278,6 +278,10 @@ TEST(Validate, PolicyLosses) {
         o.algo.advantage.length_adaptive_alpha = 0.05;
       },
       "only a critic's advantages have a lambda");
+  refused([](Options& o) { o.reference.sync_every = 5, o.algo.kl.init_coef = 0; },
+          "there is no reference");
+  refused([](Options& o) { o.reference.sync_every = 5, o.train.async_depth = 1; },
+          "as time has it");
 }
 
 TEST(Validate, PreferenceLosses) {
