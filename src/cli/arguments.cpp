@@ -220,6 +220,16 @@ class Parser {
     return sub;
   }
 
+  static void add_sampling(CLI::App& sub, tools::GenerateCommand& c) {
+    sub.add_option("--temperature", c.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
+    sub.add_option("--top-p", c.top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
+    sub.add_option("--top-k", c.top_k, "0: off")->check(CLI::NonNegativeNumber);
+    sub.add_option("--min-p", c.min_p, "Of the likeliest; 0: off")->check(CLI::Range(0.0, 1.0));
+    sub.add_option("--repetition-penalty", c.repetition_penalty, "Of tokens seen; 1: none")
+        ->check(CLI::PositiveNumber);
+    sub.add_option("--seed", c.seed, "Of the draws")->check(CLI::NonNegativeNumber);
+  }
+
   void add_generate() {
     auto c = std::make_shared<tools::GenerateCommand>();
     auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c,
@@ -235,10 +245,7 @@ class Parser {
         ->check(CLI::PositiveNumber);
     sub->add_option("--min-new-tokens", c->min_new_tokens, "Tokens before an answer may end")
         ->check(CLI::NonNegativeNumber);
-    sub->add_option("--temperature", c->temperature, "0: greedy")->check(CLI::NonNegativeNumber);
-    sub->add_option("--top-p", c->top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
-    sub->add_option("--top-k", c->top_k, "0: off")->check(CLI::NonNegativeNumber);
-    sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
+    add_sampling(*sub, *c);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
     sub->add_option("--stop-token-ids", c->stop_token_ids,
                     "Tokens that end an answer, also with --ignore-eos")

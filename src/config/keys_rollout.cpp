@@ -24,6 +24,18 @@ void add_sampling_keys(KeyList<Options>& keys) {
       .above(0)
       .at_most(1);
   keys.add(KEY(rollout.top_k), "Samples from this many likeliest tokens; 0: all.").at_least(0);
+  keys.add(
+          KEY(rollout.min_p),
+          "Samples from the tokens with at least this share of the likeliest one's probability, of "
+          "those that top_k and top_p left; 0: all.")
+      .range(0, 1)
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.repetition_penalty),
+           "Above 1, tokens that the prompt or the answer has are less likely: their logits are "
+           "divided by it, negative ones multiplied (as transformers does). Log-probabilities stay "
+           "those of the model.")
+      .range(0.01, 100)
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.max_new_tokens),
            "Longest answer in tokens; 0: what data.max_len leaves after the prompt.")
       .at_least(0);

@@ -267,11 +267,15 @@ void Checks::ppo_correction() {
             "false (it would have no effect): set "
             "both or none");
   if (!advantage.is_correction_enable) return;
-  refuse_if(!o_.rollout.logit_bias.empty() && o_.rollout.top_p == RolloutOptions{}.top_p &&
-                o_.rollout.top_k == RolloutOptions{}.top_k,
-            "algo.advantage.is_correction_enable with rollout.logit_bias and without rollout.top_p "
-            "and rollout.top_k (the probability with which a biased ",
-            "token was drawn is only kept beside those): leave one of the two out");
+  const bool truncates = o_.rollout.top_p != RolloutOptions{}.top_p ||
+                         o_.rollout.top_k != RolloutOptions{}.top_k || o_.rollout.min_p > 0;
+  for (const auto& [key, is_set] :
+       {std::pair{"rollout.logit_bias", !o_.rollout.logit_bias.empty()},
+        std::pair{"rollout.repetition_penalty", o_.rollout.repetition_penalty != 1}}) {
+    refuse_if(is_set && !truncates, "algo.advantage.is_correction_enable with ", key,
+              " and without rollout.top_p and rollout.top_k (the probability with which a biased ",
+              "token was drawn is only kept beside those): leave one of the two out");
+  }
   refuse_if(chosen && advantage.is_correction_type != CorrectionType::custom,
             "algo.advantage.is_correction_level, _mode or _gating with is_correction_type = \"",
             to_string(advantage.is_correction_type),

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "trireme/generate/request.hpp"
 
@@ -21,7 +22,8 @@ struct DrawRequest {
   uint64_t request = 0;
   uint32_t position = 0;  // of the token to draw
   std::span<const int32_t> forbidden =
-      {};  // ids that this draw must not give (of the whole vocabulary)
+      {};                          // ids that this draw must not give (of the whole vocabulary)
+  std::vector<int32_t> seen = {};  // ids before it, each once; where there is a repetition penalty
 };
 
 struct Drawn {
@@ -29,7 +31,7 @@ struct Drawn {
   // Under the softmax of all logits as they are, forbidden ones included, without biases. Not
   // finite where these are not: then the id means nothing.
   float log_prob = 0;
-  std::optional<float> sample_log_prob;  // under top-p or top-k
+  std::optional<float> sample_log_prob;  // under top-p, top-k or min-p
 };
 
 }  // namespace trireme::generate

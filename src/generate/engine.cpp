@@ -50,6 +50,16 @@ BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& wei
   return options.backend;
 }
 
+// The ids of a sequence and of guesses behind it, each once.
+std::vector<int32_t> distinct_ids(std::span<const int32_t> tokens,
+                                  std::span<const int32_t> guessed) {
+  std::vector<int32_t> out(tokens.begin(), tokens.end());
+  out.insert(out.end(), guessed.begin(), guessed.end());
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
 [[noreturn]] void refuse_logits(const DrawRequest& request) {
   throw UserError(
       ExitCode::bad_data,
@@ -137,11 +147,13 @@ void Engine::Impl::check(const Request& request) const {
              " contains token id ", token, ", outside the vocabulary of ", spec.shape.vocab,
              ": the tokenizer does not belong to this model");
   }
-  VALIDATE(
-      p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 && p.top_k >= 0,
-      ExitCode::configuration, "request ", request.id, " asks for temperature ", p.temperature,
-      ", top_p ", p.top_p, ", top_k ", p.top_k, ", max_new_tokens ", p.max_new_tokens,
-      ": temperature and top_k must be at least 0, top_p in (0, 1], max_new_tokens at least 1");
+  VALIDATE(p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 &&
+               p.top_k >= 0 && p.min_p >= 0 && p.min_p <= 1 && p.repetition_penalty > 0,
+           ExitCode::configuration, "request ", request.id, " asks for temperature ", p.temperature,
+           ", top_p ", p.top_p, ", top_k ", p.top_k, ", min_p ", p.min_p, ", repetition_penalty ",
+           p.repetition_penalty, ", max_new_tokens ", p.max_new_tokens,
+           ": temperature and top_k must be at least 0, top_p in (0, 1], min_p in [0, 1], "
+           "repetition_penalty above 0, max_new_tokens at least 1");
   VALIDATE(p.min_new_tokens <= 0 ||
                static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) <
                    spec.shape.vocab,
@@ -185,20 +197,24 @@ std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan,
                                              std::vector<Sequence*>& owners) const {
   std::vector<DrawRequest> out;
   // Of the token behind the sequence's last one and so many guesses.
-  const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept, int64_t guesses) {
+  const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept,
+                       std::span<const int32_t> guessed) {
+    const int64_t guesses = std::ssize(guessed);
     const SamplingParams& p = s.request.sampling;
     const bool may_end = std::ssize(s.result.output_ids) + guesses >= p.min_new_tokens;
     out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length() + guesses),
                    may_end ? std::span<const int32_t>{} : p.stop_ids});
+    if (p.repetition_penalty != 1) out.back().seen = distinct_ids(s.tokens, guessed);
     owners.push_back(&s);
   };
   int64_t next = 0;
   for (const PlannedRows& planned : plan.rows) {
     if (!planned.draws) continue;
     for (int64_t guesses = 0; guesses <= std::ssize(planned.proposed); ++guesses)
-      add(*planned.sequence, next++, nullptr, guesses);
+      add(*planned.sequence, next++, nullptr,
+          std::span(planned.proposed).first(static_cast<size_t>(guesses)));
   }
-  for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits, 0);
+  for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits, {});
   return out;
 }
 

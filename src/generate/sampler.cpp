@@ -36,11 +36,11 @@ namespace {
 // suffice.
 constexpr float bands[] = {8, 11, 16, 40, std::numeric_limits<float>::infinity()};
 
-// A copy of the row with the biases of the ids that it holds, and the smallest finite value in the
-// places of the forbidden ones; empty when it holds none of both.
+// A copy of the row with the biases of the ids that it holds, then the penalties of those that were
+// seen, and the smallest finite value in the places of the forbidden ones; empty when it holds
+// none.
 std::vector<std::byte> change(const kernels::LogitsRow& row, int64_t first_id,
-                              std::span<const TokenBias> biases,
-                              std::span<const int32_t> forbidden) {
+                              const DrawRequest& request) {
   std::vector<std::byte> copy;
   const bool f32 = row.type == kernels::ElementType::f32;
   const auto bytes = static_cast<size_t>(row.count) * (f32 ? sizeof(float) : sizeof(uint16_t));
@@ -58,9 +58,17 @@ std::vector<std::byte> change(const kernels::LogitsRow& row, int64_t first_id,
     f32 ? put(value) : put(base::float_to_bf16(value));
   };
   const float lowest = f32 ? std::numeric_limits<float>::lowest() : base::bf16_to_float(0xFF7F);
-  for (const TokenBias& bias : biases)
+  for (const TokenBias& bias : request.sampling->logit_bias)
     set(bias.id, [&](int64_t index) { return row[index] + bias.bias; });
-  for (const int32_t id : forbidden) set(id, [&](int64_t) { return lowest; });
+  const auto penalty = static_cast<float>(request.sampling->repetition_penalty);
+  for (const int32_t id : request.seen) {
+    set(id, [&](int64_t index) {
+      kernels::LogitsRow biased = row;
+      biased.data = copy.data();
+      return kernels::penalized(biased[index], penalty);
+    });
+  }
+  for (const int32_t id : request.forbidden) set(id, [&](int64_t) { return lowest; });
   return copy;
 }
 
@@ -85,7 +93,7 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests,
     const SamplingParams& p = *requests[i].sampling;
     const bool greedy = p.temperature == 0;
     rows[i].scale = greedy ? 1.f : static_cast<float>(1.0 / p.temperature);
-    rows[i].truncation = {p.top_p, p.top_k};
+    rows[i].truncation = {p.top_p, p.top_k, p.min_p};
     rows[i].kind = greedy                                   ? Row::Kind::greedy
                    : rows[i].truncation.active(vocabulary_) ? Row::Kind::truncated
                                                             : Row::Kind::plain;
@@ -93,8 +101,9 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests,
   summarise(requests, logits, rows);
   choose(requests, rows);
   draw_truncated(requests, rows);
-  if (std::ranges::any_of(requests,
-                          [](const DrawRequest& r) { return !r.sampling->logit_bias.empty(); }))
+  if (std::ranges::any_of(requests, [](const DrawRequest& r) {
+        return !r.sampling->logit_bias.empty() || !r.seen.empty();
+      }))
     take_back_biases(logits, rows);
   std::vector<Drawn> out;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -115,8 +124,7 @@ void Sampler::summarise(std::span<const DrawRequest> requests,
       kernels::accumulate(row.logits, row.scale, row.after);
       mine[i].full_sum = row.after.back().sum;
       mine[i].full_max = row.after.back().max;
-      row.changed =
-          change(row.logits, first_id_, requests[i].sampling->logit_bias, requests[i].forbidden);
+      row.changed = change(row.logits, first_id_, requests[i]);
       if (!row.changed.empty()) {
         row.logits.data = row.changed.data();
         kernels::accumulate(row.logits, row.scale, row.after);
@@ -220,7 +228,9 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
     std::vector<uint8_t> drawn(open.size(), 0);
     in_turn(open.size(), [&](size_t j) {
       Row& row = rows[open[j]];
-      if (!last && !kernels::sufficient(all[j], row.truncation, row.total)) return;
+      if (!last &&
+          !kernels::sufficient(all[j], row.truncation, row.total, row.total.max - bands[band]))
+        return;
       drawn[j] = 1;
       choose_truncated(requests[open[j]], std::move(all[j]), row);
     });

@@ -24,11 +24,13 @@ DrawRow row_of(const DrawRequest& request, int64_t vocabulary) {
   row.row = request.row;
   row.top_p = p.top_p;
   row.top_k = p.top_k;
+  row.min_p = p.min_p;
+  row.repetition_penalty = static_cast<float>(p.repetition_penalty);
   row.scale = p.temperature == 0 ? 1.f : static_cast<float>(1.0 / p.temperature);
   row.uniform = base::uniform(p.seed, base::Stream::sampling, request.request, request.position);
   if (p.temperature == 0) {
     row.kind = DrawRow::Kind::greedy;
-  } else if (kernels::Truncation{p.top_p, p.top_k}.active(vocabulary)) {
+  } else if (kernels::Truncation{p.top_p, p.top_k, p.min_p}.active(vocabulary)) {
     row.kind = DrawRow::Kind::truncated;
   }
   return row;
@@ -71,13 +73,13 @@ std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t hea
 void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) {
   rows_.clear();
   changed_ = truncated_ = 0;
-  std::vector<int32_t> forbidden;
+  std::vector<int32_t> forbidden, seen;
   std::vector<TokenBias> biases;
   for (const DrawRequest& request : requests) {
     DrawRow& row = rows_.emplace_back(row_of(request, slice_first_.back()));
     if (row.kind == DrawRow::Kind::truncated) row.truncated = truncated_++;
     const std::vector<TokenBias>& of_request = request.sampling->logit_bias;
-    if (request.forbidden.empty() && of_request.empty()) continue;
+    if (request.forbidden.empty() && of_request.empty() && request.seen.empty()) continue;
     row.changed = changed_++;
     row.bias_first = static_cast<int32_t>(biases.size());
     row.bias_count = static_cast<int32_t>(of_request.size());
@@ -85,10 +87,14 @@ void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) 
     row.forbidden_first = static_cast<int32_t>(forbidden.size());
     row.forbidden_count = static_cast<int32_t>(request.forbidden.size());
     forbidden.insert(forbidden.end(), request.forbidden.begin(), request.forbidden.end());
+    row.seen_first = static_cast<int32_t>(seen.size());
+    row.seen_count = static_cast<int32_t>(request.seen.size());
+    seen.insert(seen.end(), request.seen.begin(), request.seen.end());
   }
   row_piece_ = upload.put(rows_);
   forbidden_piece_ = upload.put(forbidden);
   bias_piece_ = upload.put(biases);
+  seen_piece_ = upload.put(seen);
   slice_piece_ = upload.put(slice_first_);
 }
 
@@ -101,6 +107,7 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   a.row = upload.data<DrawRow>(row_piece_);
   a.forbidden = upload.data<int32_t>(forbidden_piece_);
   a.biases = upload.data<TokenBias>(bias_piece_);
+  a.seen = upload.data<int32_t>(seen_piece_);
   a.rank = rank_;
   a.ranks = static_cast<int>(slice_first_.size()) - 1;
   a.slice_first = upload.data<int64_t>(slice_piece_);
@@ -164,10 +171,13 @@ std::vector<DrawResult> TensorSampler::results(const at::Tensor& on_device, int6
 
 std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels) {
   constexpr int64_t ids = 9001;  // more than two chunks
-  std::vector<SamplingParams> ways(7);
+  std::vector<SamplingParams> ways(9);
   ways[1].temperature = ways[5].temperature = 0;
   ways[2].top_p = ways[6].top_p = 0.7;
   ways[3].top_k = 40;
+  ways[7].min_p = 0.05;
+  ways[7].repetition_penalty = 1.3;
+  ways[8].min_p = 0.2;
   for (size_t way = 4; way < ways.size(); ++way)
     ways[way].logit_bias = {{17, 4}, {300, -2}, {8000, 2.5f}};
   const std::vector<int32_t> forbidden{17, 4096};
@@ -177,6 +187,7 @@ std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels
       const auto row = static_cast<int64_t>(requests.size());
       requests.push_back({row, nullptr, &way, 3, static_cast<uint32_t>(row),
                           forbids ? forbidden : std::span<const int32_t>{}});
+      if (way.repetition_penalty != 1) requests.back().seen = {5, 17, 8999};
     }
   }
   const auto rows = static_cast<int64_t>(requests.size());

@@ -49,7 +49,7 @@ class TensorSampler {
   comm::RankSums* sums_;
   std::vector<kernels::DrawRow> rows_;
   int32_t changed_ = 0, truncated_ = 0;
-  Upload::Piece row_piece_, forbidden_piece_, bias_piece_, slice_piece_;
+  Upload::Piece row_piece_, forbidden_piece_, bias_piece_, seen_piece_, slice_piece_;
   enum Scratch : uint8_t {
     running,
     values,

@@ -65,7 +65,8 @@ struct SummariseRow {
   }
 
  private:
-  // A copy with biases, and the smallest finite value in the places of the forbidden ids.
+  // A copy with biases and penalties, and the smallest finite value in the places of the forbidden
+  // ids.
   template <class Team>
   TRIREME_KERNEL void change(const Team& team, const DrawRow& row) const {
     const T* from = logits_of<T>(a, row);
@@ -77,6 +78,14 @@ struct SummariseRow {
       const TokenBias& bias = a.biases[row.bias_first + i];
       const int64_t place = bias.id - first;
       if (place >= 0 && place < a.count) to[place] = narrow<T>(widen(from[place]) + bias.bias);
+    });
+    team.barrier();
+    team.each(row.seen_count, [&](int64_t i) {
+      const int64_t place = a.seen[row.seen_first + i] - first;
+      if (place < 0 || place >= a.count) return;
+      const float logit = widen(to[place]);
+      to[place] =
+          narrow<T>(logit < 0 ? logit * row.repetition_penalty : logit / row.repetition_penalty);
     });
     team.barrier();
     team.each(row.forbidden_count, [&](int64_t i) {
@@ -290,6 +299,7 @@ struct ChooseRow {
       const double all = row.top_k > 0 ? whole.mass(team, of_k, of_k) : total.sum;
       kept = whole.shortest(team, of_k, row.top_p * all);
     }
+    kept = whole.at_least(kept, row.min_p);
     out.best = total.max;
     out.id = static_cast<int32_t>(whole.draw(team, kept, out.kept));
     out.z = whole.z_of(out.id);

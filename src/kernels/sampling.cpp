@@ -146,8 +146,13 @@ void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, flo
 }
 
 bool sufficient(std::span<const Candidate> candidates, const Truncation& truncation,
-                const LogSumExp& total) {
+                const LogSumExp& total, float threshold) {
   if (candidates.empty()) return false;
+  // The mass that top-p asks for is that of all ids, or of the first k.
+  const bool by_min_p = truncation.min_p > 0 && (truncation.top_k == 0 || truncation.top_p == 1);
+  if (by_min_p &&
+      static_cast<double>(threshold) <= static_cast<double>(total.max) + std::log(truncation.min_p))
+    return true;
   if (truncation.top_k > 0) return static_cast<int64_t>(candidates.size()) >= truncation.top_k;
   double sum = 0;
   for (const Candidate& c : candidates)
@@ -169,7 +174,8 @@ TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation
   }
   double kept = 0;
   size_t count = 0;
-  while (count < ordered.size() && (count == 0 || kept < truncation.top_p * total))
+  while (count < ordered.size() && (count == 0 || (kept < truncation.top_p * total &&
+                                                   weight(ordered[count]) >= truncation.min_p)))
     kept += weight(ordered[count++]);
   const std::vector<Candidate> in_order = std::move(ordered).by_id(count);
   const double target = static_cast<double>(uniform) * kept;

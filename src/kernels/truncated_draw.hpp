@@ -1,4 +1,4 @@
-// Draws under top-k and top-p, for draw_functors.hpp.
+// Draws under top-k, top-p and min-p, for draw_functors.hpp.
 #pragma once
 
 #include <cmath>
@@ -149,6 +149,20 @@ struct TruncatedRow {
     kept.last_id = of.rank == kept.rank ? of.last_id : INT64_MAX;
     if (wanted < equals) cut_equals(team, kept, wanted);
     return kept;
+  }
+  // Of `of` the ids with at least the share `least` of the likeliest one's probability.
+  TRIREME_KERNEL Kept at_least(const Kept& of, double least) const {
+    uint32_t low = of.rank, high = rank_of(best);
+    if (least <= 0 || weight(z_at(low)) >= least) return of;
+    while (low + 1 < high) {  // low is too little, high suffices
+      const uint32_t middle = low + (high - low) / 2;
+      if (weight(z_at(middle)) >= least) {
+        high = middle;
+      } else {
+        low = middle;
+      }
+    }
+    return Kept{high, INT64_MAX};
   }
   TRIREME_KERNEL static float z_at(uint32_t rank) {
     return __builtin_bit_cast(float, rank >> 31 ? rank & 0x7fffffffu : ~rank);

@@ -124,8 +124,10 @@ void GenerationStep::take_work(const config::Options& options, int64_t sequences
   page_size = o.page_size;
   prefill = running * longest;
   if (in_place && !o.prefix_sharing) prefill = std::min(prefill, o.max_batch_tokens + longest);
-  truncated = options.rollout.top_p < 1 || options.rollout.top_k > 0;
-  changes_logits = options.rollout.min_new_tokens > 0 || !options.rollout.logit_bias.empty();
+  const auto& rollout = options.rollout;
+  truncated = rollout.top_p < 1 || rollout.top_k > 0 || rollout.min_p > 0;
+  changes_logits =
+      rollout.min_new_tokens > 0 || !rollout.logit_bias.empty() || rollout.repetition_penalty != 1;
 }
 
 GenerationBytes generation_bytes(const GenerationStep& s) {

@@ -153,6 +153,8 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   request.sampling.temperature = plan.temperature;
   request.sampling.top_p = options_.rollout.top_p;
   request.sampling.top_k = options_.rollout.top_k;
+  request.sampling.min_p = options_.rollout.min_p;
+  request.sampling.repetition_penalty = options_.rollout.repetition_penalty;
   const int64_t room = options_.max_len() - static_cast<int64_t>(prompt.ids.size());
   const int64_t wish = options_.rollout.max_new_tokens;
   request.sampling.max_new_tokens = wish > 0 ? std::min(wish, room) : room;
@@ -176,7 +178,7 @@ void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t numb
   const generate::SamplingParams& sampling = request.sampling;
   const bool truncated =
       sampling.temperature > 0 &&
-      kernels::Truncation{sampling.top_p, sampling.top_k}.active(spec_.shape.vocab);
+      kernels::Truncation{sampling.top_p, sampling.top_k, sampling.min_p}.active(spec_.shape.vocab);
   // A checkpoint of a run that did not truncate yet: what is written was drawn from the full
   // distribution.
   if (truncated && request.begun.sample_log_probs.empty())

@@ -188,6 +188,9 @@ class GenerateTool {
                 {"dtype", std::string(config::to_string(command_.dtype))},
                 {"weights", std::string(config::to_string(command_.weights))},
                 {"log-probs", command_.log_probs ? "yes" : "no"}};
+    if (command_.min_p > 0) job.emplace_back("min-p", exact_text(command_.min_p));
+    if (command_.repetition_penalty != 1)
+      job.emplace_back("repetition-penalty", exact_text(command_.repetition_penalty));
     if (tokenizer_.template_asks_for_date()) job.emplace_back("date", command_.reading.date);
     return job;
   }
@@ -239,6 +242,8 @@ class GenerateTool {
     request.sampling = {.temperature = command_.temperature,
                         .top_p = command_.top_p,
                         .top_k = command_.top_k,
+                        .min_p = command_.min_p,
+                        .repetition_penalty = command_.repetition_penalty,
                         .max_new_tokens = std::min(
                             command_.max_new_tokens,
                             spec_.shape.max_positions - static_cast<int64_t>(prompt.ids.size())),

@@ -50,6 +50,7 @@ VARIANTS = {
     "delta, off-policy mask": ["algo.advantage.estimator=reinforce_plus_plus", *GROUP, *FEW, "actor.delta=4",
                                "actor.off_policy_threshold=-10", "actor.loss_agg_mode=token-sum"],
     "vapo": ["algo.advantage.lambd_value=1", "algo.advantage.length_adaptive_alpha=0.05", "actor.positive_nll_coef=0.1", *FEW],
+    "min-p": ["rollout.min_p=0.05", "rollout.repetition_penalty=1.2", CORRECT],
     "truncated": ["algo.advantage.estimator=group_norm", *GROUP, "rollout.max_new_tokens=4", "algo.advantage.mask_truncated=true",
                   "actor.loss_count_empty=true", "actor.loss_agg_mode=seq-mean-token-mean"],
 }

@@ -15,6 +15,9 @@ struct SamplingParams {
       1;              // 0: greedy, the lowest id on ties; log-probs are then those at temperature 1
   double top_p = 1;   // see kernels::Truncation for the order of top-k and top-p and for ties
   int64_t top_k = 0;  // 0: off
+  double min_p = 0;   // 0: off
+  double repetition_penalty = 1;  // of ids that the prompt or the answer has; before the
+                                  // temperature, after biases
   int64_t max_new_tokens = 256;
   int64_t min_new_tokens = 0;  // tokens before the end: until then no stop id can be drawn and
                                // Request::stop is not obeyed
@@ -31,8 +34,8 @@ struct Result {
   // Of each under the full softmax at the temperature, what a trainer computes, also where
   // min_new_tokens kept ids from being drawn or logit_bias made others likelier.
   std::vector<float> log_probs;
-  std::vector<float> sample_log_probs;  // under the distribution that biases, top-p and top-k left;
-                                        // empty when the last two are off
+  std::vector<float> sample_log_probs;  // under the distribution that biases, penalties, top-p,
+                                        // top-k and min-p left; empty when the last three are off
   std::vector<int32_t> versions;        // of the weights that gave each token
   FinishReason finish_reason = FinishReason::length;
 };

@@ -7,8 +7,9 @@
 //   choose      the id, or what another rank has to say about it
 //   (gather DrawArguments::results: the owner's counts)
 //
-// Greedy and plain draws have the bits of sampling.hpp. Under top-k or top-p masses are added in
-// another order: in double, so that ids differ only where a draw falls within 1e-14 of a boundary.
+// Greedy and plain draws have the bits of sampling.hpp. Under top-k, top-p or min-p masses are
+// added in another order: in double, so that ids differ only where a draw falls within 1e-14 of a
+// boundary.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct DrawRow {
   int64_t row = 0;
   double top_p = 1;
   int64_t top_k = 0;  // 0: off
+  double min_p = 0;   // 0: off
   float scale = 1;
   float uniform = 0;  // of base::uniform
   Kind kind = Kind::plain;
@@ -36,7 +38,9 @@ struct DrawRow {
   int32_t bias_count = 0;
   int32_t changed = -1;    // where the copy with both is made; -1: there are none
   int32_t truncated = -1;  // number among the truncated rows; -1: it is none
-  int32_t unused = 0;
+  float repetition_penalty = 1;
+  int32_t seen_first = 0;  // in DrawArguments::seen: ids that it is for, each once
+  int32_t seen_count = 0;
 };
 
 // What one rank has of a row's distribution, in units of exp(z - maximum); `full` of the logits as
@@ -73,6 +77,7 @@ struct DrawArguments {
   const DrawRow* row;  // [rows]
   const int32_t* forbidden;
   const TokenBias* biases;
+  const int32_t* seen;
   int rank, ranks;
   const int64_t* slice_first;  // [ranks + 1] first id of each slice; the last one is the vocabulary
   int64_t chunks;              // of this rank's slice, of vocabulary_chunk ids each

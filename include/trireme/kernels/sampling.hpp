@@ -55,15 +55,25 @@ void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, flo
 // first. top_k (0: off) keeps the first k; top_p keeps the shortest prefix of those whose
 // probability, renormalised after top-k (as transformers' TopPLogitsWarper does after
 // TopKLogitsWarper), reaches top_p, and at least one.
+// Of these min_p keeps the ids with at least so large a share of the likeliest one's probability
+// (transformers' MinPLogitsWarper, which comes after the two).
 struct Truncation {
   double top_p = 1;
   int64_t top_k = 0;
-  bool active(int64_t vocabulary) const { return top_p < 1 || (top_k > 0 && top_k < vocabulary); }
+  double min_p = 0;
+  bool active(int64_t vocabulary) const {
+    return top_p < 1 || (top_k > 0 && top_k < vocabulary) || min_p > 0;
+  }
 };
-// True when `candidates`, all ids with z above some threshold, contain every id that the truncation
-// keeps.
+// A logit under a repetition penalty (transformers' RepetitionPenaltyLogitsProcessor; Keskar et al.
+// 2019, arXiv 1909.05858).
+inline float penalized(float logit, float penalty) {
+  return logit < 0 ? logit * penalty : logit / penalty;
+}
+// True when `candidates`, all ids with z of at least `threshold`, contain every id that the
+// truncation keeps.
 bool sufficient(std::span<const Candidate> candidates, const Truncation& truncation,
-                const LogSumExp& total);
+                const LogSumExp& total, float threshold);
 
 struct TruncatedDraw {
   int32_t id = 0;

@@ -34,6 +34,8 @@ struct GenerateCommand {
   double temperature = 1;
   double top_p = 1;
   int64_t top_k = 0;
+  double min_p = 0;
+  double repetition_penalty = 1;
   uint64_t seed = 1;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;

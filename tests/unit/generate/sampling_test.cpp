@@ -144,7 +144,7 @@ TEST(Sampling, TopKAndTopPKeepWhatTheyShould) {
     for (const float band : {8.f, 16.f, 1000.f}) {
       std::vector<Candidate> candidates;
       collect_candidates(row_of(logits), 0, 1, total.max - band, candidates);
-      if (!sufficient(candidates, t, total)) continue;
+      if (!sufficient(candidates, t, total, total.max - band)) continue;
       for (int i = 0; i < 400; ++i) {
         const float u = static_cast<float>(i) / 400;
         const TruncatedDraw d = draw_truncated(candidates, t, total, u);
@@ -164,10 +164,14 @@ TEST(Sampling, CandidatesThatDoNotReachTheMassDoNotSuffice) {
   std::vector<LogSumExp> after;
   accumulate(row_of(logits), 1, after);
   const std::vector<Candidate> half(50);
-  EXPECT_FALSE(sufficient(half, {0.6, 0}, after.back()));
-  EXPECT_TRUE(sufficient(half, {0.4, 0}, after.back()));
-  EXPECT_FALSE(sufficient(half, {1, 51}, after.back()));
-  EXPECT_TRUE(sufficient(half, {1, 50}, after.back()));
+  EXPECT_FALSE(sufficient(half, {0.6, 0}, after.back(), 0));
+  EXPECT_TRUE(sufficient(half, {0.4, 0}, after.back(), 0));
+  EXPECT_FALSE(sufficient(half, {1, 51}, after.back(), 0));
+  EXPECT_TRUE(sufficient(half, {1, 50}, after.back(), 0));
+  // All ids with a hundredth of the likeliest one's probability are above -5.
+  EXPECT_TRUE(sufficient(half, {1, 0, 0.01}, after.back(), -5));
+  EXPECT_FALSE(sufficient(half, {1, 0, 0.01}, after.back(), -4));
+  EXPECT_FALSE(sufficient(half, {0.6, 60, 0.01}, after.back(), -5)) << "the mass of 60 ids";
 }
 
 }  // namespace
