@@ -48,6 +48,7 @@ uint64_t fingerprint(const TrainingSet& rows) {
     Samples sequences;
     rows.append(row, sequences);
     all.add(sequences.to_bytes());
+    if (rows.labelled()) all.add(rows.wanted(row) ? "wanted" : "unwanted");
   }
   return all.value();
 }
