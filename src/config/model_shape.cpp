@@ -155,7 +155,7 @@ RopeScaling read_rope_scaling(const JsonReader& rope, int64_t max_positions) {
 
 // Both spellings: rope_theta + rope_scaling (transformers 4) and rope_parameters (transformers 5).
 void read_rope(const JsonReader& json, ModelShape& shape) {
-  shape.rope_theta = json.positive("rope_theta", 10000);
+  shape.rope_theta = json.positive("rope_theta", traits(shape.architecture).theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!json.has(key)) continue;
     VALIDATE(json.at(key).is_object(), ExitCode::bad_data, json.file(), ": ", key,
@@ -165,6 +165,29 @@ void read_rope(const JsonReader& json, ModelShape& shape) {
     VALIDATE(rope.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, rope.file(),
              ": partial_rotary_factor is not supported (RoPE turns whole heads)");
     shape.rope_scaling = read_rope_scaling(rope, shape.max_positions);
+  }
+}
+
+// no_rope_layers has a 0 for each layer that is not rotated; without it, it is every
+// no_rope_layer_interval-th.
+void read_layers_without_rope(const JsonReader& json, ModelShape& shape) {
+  if (!traits(shape.architecture).layers_without_rope) return;
+  const auto layers = static_cast<size_t>(shape.layers);
+  shape.without_rope.assign(layers, false);
+  if (!json.has("no_rope_layers")) {
+    const int64_t interval = json.size("no_rope_layer_interval", 1 << 14, 4);
+    for (size_t i = 0; i < layers; ++i)
+      shape.without_rope[i] = static_cast<int64_t>(i + 1) % interval == 0;
+    return;
+  }
+  const Json& list = json.at("no_rope_layers");
+  VALIDATE(list.is_array() && list.size() == layers, ExitCode::bad_data, json.file(),
+           ": no_rope_layers must be a list with a number for each of the ", layers, " layers");
+  for (size_t i = 0; i < layers; ++i) {
+    const int64_t rotated = json.checked_integer("no_rope_layers", list[i]);
+    VALIDATE(rotated == 0 || rotated == 1, ExitCode::bad_data, json.file(), ": no_rope_layers has ",
+             rotated, " (1: the layer is rotated, 0: it is not)");
+    shape.without_rope[i] = rotated == 0;
   }
 }
 
@@ -222,7 +245,8 @@ ModelShape parse_model_shape(std::string_view text, std::string_view name) {
   refuse_unsupported(json, shape);
   shape.norm_eps = json.positive("rms_norm_eps", 1e-6);
   read_rope(json, shape);
-  shape.tied = json.flag("tie_word_embeddings", false);
+  read_layers_without_rope(json, shape);
+  shape.tied = json.flag("tie_word_embeddings", traits(shape.architecture).tied);
   const ArchitectureTraits& known = traits(shape.architecture);
   shape.o_bias = known.biases == AttentionBiases::by_key && json.flag("attention_bias", false);
   shape.qkv_bias = shape.o_bias || known.biases == AttentionBiases::qkv;
@@ -267,6 +291,10 @@ std::string to_config_json(const ModelShape& shape) {
       scaling["high_freq_factor"] = shape.rope_scaling.high_freq_factor;
       scaling["original_max_position_embeddings"] = shape.rope_scaling.original_max_positions;
     }
+  }
+  if (!shape.without_rope.empty()) {
+    auto& layers = json["no_rope_layers"] = nlohmann::ordered_json::array();
+    for (const bool without : shape.without_rope) layers.push_back(without ? 0 : 1);
   }
   json["tie_word_embeddings"] = shape.tied;
   json["attention_dropout"] = 0.0;

@@ -71,7 +71,7 @@ void append(Operations& list, std::initializer_list<Operation> more) {
 }
 
 // Llama and its kin: a norm before attention and before the feed-forward part.
-Operations pre_norm_block(const config::ModelShape& shape, int, const DecoderValues& v) {
+Operations pre_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
   const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
   const double eps = shape.norm_eps;
   // Backward, the gradients of `normed` add up in reverse: this order is part of the numerics.
@@ -83,8 +83,9 @@ Operations pre_norm_block(const config::ModelShape& shape, int, const DecoderVal
     append(list, {Norm{v.q, v.q, Role::q_norm, eps, shape.head_dim},
                   Norm{v.k, v.k, Role::k_norm, eps, shape.head_dim}});
   }
-  append(list, {Rotate{v.q, shape.head_dim}, Rotate{v.k, shape.head_dim},
-                Attend{v.q, v.k, v.v, v.attended, shape.head_dim,
+  if (shape.without_rope.empty() || !shape.without_rope[static_cast<size_t>(layer)])
+    append(list, {Rotate{v.q, shape.head_dim}, Rotate{v.k, shape.head_dim}});
+  append(list, {Attend{v.q, v.k, v.v, v.attended, shape.head_dim,
                        1 / std::sqrt(static_cast<double>(shape.head_dim))},
                 Linear{v.attended, v.projected, Role::o, {}}, Reduce{v.projected}});
   if (shape.o_bias)  // after the sum: every rank has the whole bias
@@ -100,7 +101,7 @@ Operations pre_norm_block(const config::ModelShape& shape, int, const DecoderVal
 // The block of each architecture, in the order of config::architecture_table.
 constexpr std::array<Operations (*)(const config::ModelShape&, int layer, const DecoderValues&),
                      config::architecture_table.size()>
-    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block};
+    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block};
 
 // Adds a parameter to the model and to its last stage.
 void append_parameter(ModelSpec& spec, Role role) {

@@ -25,6 +25,7 @@ MODELS = {
     "llama": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 12, "tie_word_embeddings": False}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 20, "attention_bias": True, "tie_word_embeddings": False}),
 }
 TOLERANCE = 1e-5  # fp32 log-probs of order 5

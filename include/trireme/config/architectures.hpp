@@ -11,7 +11,7 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2, qwen3 };
+enum class Architecture { llama, mistral, qwen2, qwen3, smollm3 };
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -34,21 +34,26 @@ struct ArchitectureTraits {
   bool gguf_interleaves;  // GGUF interleaves the halves of each head of q and k
   int64_t positions;      // where config.json does not say, as in transformers
   int64_t head_dim;       // likewise; 0: hidden_size / num_attention_heads
+  double theta;           // likewise: rope_theta
+  bool tied;              // likewise: tie_word_embeddings
   AttentionBiases biases;
   bool mlp_bias_key;  // config.json may say mlp_bias
   WindowKey window;
-  bool head_norms;  // an RMS norm of each head of q and k, before they are rotated
+  bool head_norms;                   // an RMS norm of each head of q and k, before they are rotated
+  bool layers_without_rope = false;  // no_rope_layers, no_rope_layer_interval
 };
 
 inline constexpr std::array architecture_table{
-    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0,
+    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0, 1e4, false,
                        AttentionBiases::by_key, true, WindowKey::none, false},
-    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0,
-                       AttentionBiases::none, false, WindowKey::size, false},
-    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0,
+    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0, 1e4,
+                       false, AttentionBiases::none, false, WindowKey::size, false},
+    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0, 1e4, false,
                        AttentionBiases::qkv, false, WindowKey::flag, false},
-    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128,
-                       AttentionBiases::by_key, false, WindowKey::flag, true},
+    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128, 1e4,
+                       false, AttentionBiases::by_key, false, WindowKey::flag, true},
+    ArchitectureTraits{Architecture::smollm3, "smollm3", "SmolLM3", "", false, 32768, 0, 2e6, true,
+                       AttentionBiases::by_key, true, WindowKey::flag, false, true},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -70,7 +75,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::qwen3;  // the last enumerator: none is missing
+         Architecture::smollm3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");

@@ -45,7 +45,8 @@ struct ModelShape {
   double norm_eps = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  bool tied = false;  // the head is the embedding
+  std::vector<bool> without_rope;  // by layer; empty: all are rotated
+  bool tied = false;               // the head is the embedding
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
