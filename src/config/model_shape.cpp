@@ -191,6 +191,13 @@ void read_layers_without_rope(const JsonReader& json, ModelShape& shape) {
   }
 }
 
+void read_multipliers(const JsonReader& json, ModelShape& shape) {
+  if (!traits(shape.architecture).multipliers) return;
+  shape.multipliers = {
+      json.positive("embedding_multiplier", 1), json.positive("residual_multiplier", 1),
+      1 / json.positive("logits_scaling", 1), json.positive("attention_multiplier", 1)};
+}
+
 int32_t token_id(const JsonReader& json, const char* key, const Json& value, int64_t vocab) {
   const int64_t id = json.checked_integer(key, value);
   VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id,
@@ -246,6 +253,7 @@ ModelShape parse_model_shape(std::string_view text, std::string_view name) {
   shape.norm_eps = json.positive("rms_norm_eps", 1e-6);
   read_rope(json, shape);
   read_layers_without_rope(json, shape);
+  read_multipliers(json, shape);
   shape.tied = json.flag("tie_word_embeddings", traits(shape.architecture).tied);
   const ArchitectureTraits& known = traits(shape.architecture);
   shape.o_bias = known.biases == AttentionBiases::by_key && json.flag("attention_bias", false);
@@ -295,6 +303,12 @@ std::string to_config_json(const ModelShape& shape) {
   if (!shape.without_rope.empty()) {
     auto& layers = json["no_rope_layers"] = nlohmann::ordered_json::array();
     for (const bool without : shape.without_rope) layers.push_back(without ? 0 : 1);
+  }
+  if (known.multipliers) {
+    json["embedding_multiplier"] = shape.multipliers.embedding;
+    json["residual_multiplier"] = shape.multipliers.residual;
+    json["logits_scaling"] = 1 / shape.multipliers.logits;
+    json["attention_multiplier"] = shape.multipliers.attention.value_or(1);
   }
   json["tie_word_embeddings"] = shape.tied;
   json["attention_dropout"] = 0.0;

@@ -70,38 +70,53 @@ void append(Operations& list, std::initializer_list<Operation> more) {
   list.insert(list.end(), more);
 }
 
+double attention_scale(const config::ModelShape& shape) {
+  return shape.multipliers.attention.value_or(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+}
+
+// Nothing where the factor is 1.
+void append_scale(Operations& list, Value value, double factor) {
+  if (factor != 1) append(list, {Scale{value, factor}});
+}
+
 // Llama and its kin: a norm before attention and before the feed-forward part.
 Operations pre_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
   const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
   const double eps = shape.norm_eps;
+  Operations list;
+  // Here and not in the embedding's stage, whose gradient is added row by row as it comes.
+  if (layer == 0) append_scale(list, residual, shape.multipliers.embedding);
   // Backward, the gradients of `normed` add up in reverse: this order is part of the numerics.
-  Operations list{Norm{residual, v.normed, Role::input_norm, eps}, Spread{v.normed},
-                  Linear{v.normed, v.v, Role::v, bias(Role::v_bias)},
-                  Linear{v.normed, v.k, Role::k, bias(Role::k_bias)},
-                  Linear{v.normed, v.q, Role::q, bias(Role::q_bias)}};
+  append(list, {Norm{residual, v.normed, Role::input_norm, eps}, Spread{v.normed},
+                Linear{v.normed, v.v, Role::v, bias(Role::v_bias)},
+                Linear{v.normed, v.k, Role::k, bias(Role::k_bias)},
+                Linear{v.normed, v.q, Role::q, bias(Role::q_bias)}});
   if (config::traits(shape.architecture).head_norms) {
     append(list, {Norm{v.q, v.q, Role::q_norm, eps, shape.head_dim},
                   Norm{v.k, v.k, Role::k_norm, eps, shape.head_dim}});
   }
   if (shape.without_rope.empty() || !shape.without_rope[static_cast<size_t>(layer)])
     append(list, {Rotate{v.q, shape.head_dim}, Rotate{v.k, shape.head_dim}});
-  append(list, {Attend{v.q, v.k, v.v, v.attended, shape.head_dim,
-                       1 / std::sqrt(static_cast<double>(shape.head_dim))},
+  append(list, {Attend{v.q, v.k, v.v, v.attended, shape.head_dim, attention_scale(shape)},
                 Linear{v.attended, v.projected, Role::o, {}}, Reduce{v.projected}});
   if (shape.o_bias)  // after the sum: every rank has the whole bias
     append(list, {AddBias{v.projected, Role::o_bias}});
-  append(list, {Add{residual, v.projected, residual},
-                Norm{residual, v.normed, Role::post_norm, eps}, Spread{v.normed},
-                Linear{v.normed, v.gate, Role::gate, {}}, Linear{v.normed, v.up, Role::up, {}},
-                Gate{v.gate, v.up, v.gate}, Linear{v.gate, v.projected, Role::down, {}},
-                Reduce{v.projected}, Add{residual, v.projected, residual}});
+  append_scale(list, v.projected, shape.multipliers.residual);
+  append(list,
+         {Add{residual, v.projected, residual}, Norm{residual, v.normed, Role::post_norm, eps},
+          Spread{v.normed}, Linear{v.normed, v.gate, Role::gate, {}},
+          Linear{v.normed, v.up, Role::up, {}}, Gate{v.gate, v.up, v.gate},
+          Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected}});
+  append_scale(list, v.projected, shape.multipliers.residual);
+  append(list, {Add{residual, v.projected, residual}});
   return list;
 }
 
 // The block of each architecture, in the order of config::architecture_table.
 constexpr std::array<Operations (*)(const config::ModelShape&, int layer, const DecoderValues&),
                      config::architecture_table.size()>
-    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block};
+    block_lists{pre_norm_block, pre_norm_block, pre_norm_block,
+                pre_norm_block, pre_norm_block, pre_norm_block};
 
 // Adds a parameter to the model and to its last stage.
 void append_parameter(ModelSpec& spec, Role role) {
@@ -128,8 +143,9 @@ void append(ModelSpec& spec, StageKind kind, int layer, Operations operations) {
 
 // The head's weight comes last.
 void append_head(ModelSpec& spec, const DecoderValues& v) {
-  append(spec, StageKind::head, -1,
-         {Norm{residual, v.normed, Role::final_norm, spec.shape.norm_eps}});
+  Operations list{Norm{residual, v.normed, Role::final_norm, spec.shape.norm_eps}};
+  if (spec.head == HeadKind::language) append_scale(list, v.normed, spec.shape.multipliers.logits);
+  append(spec, StageKind::head, -1, std::move(list));
   if (spec.head == HeadKind::score) {
     append_parameter(spec, Role::score);
   } else if (spec.shape.tied) {

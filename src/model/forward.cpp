@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "elementwise.hpp"
 #include "trireme/base/error.hpp"
@@ -77,6 +78,7 @@ struct Execution {
   at::Tensor operator()(const AddBias& o) const {
     return (*this)[o.value].add(pass.parameter(o.weight));
   }
+  at::Tensor operator()(const Scale& o) const { return (*this)[o.value].mul(o.factor); }
 };
 
 // On elements of a row of a step.
@@ -101,6 +103,14 @@ struct RowExecution {
   }
   void operator()(const Add&) const { add(s.other); }
   void operator()(const AddBias&) const { add(s.weight); }
+  void operator()(const Scale& o) const {
+    using Element = std::conditional_t<std::is_same_v<T, float>, float, c10::BFloat16>;
+    const auto* from = reinterpret_cast<const Element*>(in);
+    auto* to = reinterpret_cast<Element*>(out);
+    const auto factor = static_cast<float>(o.factor);
+    for (int64_t i = 0; i < s.elements; ++i)
+      to[i] = static_cast<Element>(static_cast<float>(from[i]) * factor);
+  }
   void add(const std::byte* what) const {
     if (out != in) std::memcpy(out, in, static_cast<size_t>(s.elements) * sizeof(T));
     kernels::add_row(s.type, out, what, s.elements);

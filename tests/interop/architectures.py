@@ -26,6 +26,8 @@ MODELS = {
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 12, "tie_word_embeddings": False}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
+    "granite": ("GraniteConfig", {"attention_bias": True, "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
+                                  "attention_multiplier": 0.4, "logits_scaling": 0.7}),
     "qwen3": ("Qwen3Config", {"head_dim": 20, "attention_bias": True, "tie_word_embeddings": False}),
 }
 TOLERANCE = 1e-5  # fp32 log-probs of order 5

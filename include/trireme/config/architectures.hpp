@@ -11,7 +11,7 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2, qwen3, smollm3 };
+enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite };
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -41,6 +41,7 @@ struct ArchitectureTraits {
   WindowKey window;
   bool head_norms;                   // an RMS norm of each head of q and k, before they are rotated
   bool layers_without_rope = false;  // no_rope_layers, no_rope_layer_interval
+  bool multipliers = false;          // of embedding, attention, residual and logits
 };
 
 inline constexpr std::array architecture_table{
@@ -54,6 +55,8 @@ inline constexpr std::array architecture_table{
                        false, AttentionBiases::by_key, false, WindowKey::flag, true},
     ArchitectureTraits{Architecture::smollm3, "smollm3", "SmolLM3", "", false, 32768, 0, 2e6, true,
                        AttentionBiases::by_key, true, WindowKey::flag, false, true},
+    ArchitectureTraits{Architecture::granite, "granite", "Granite", "", false, 2048, 0, 1e4, false,
+                       AttentionBiases::by_key, true, WindowKey::none, false, false, true},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -75,7 +78,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::smollm3;  // the last enumerator: none is missing
+         Architecture::granite;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");

@@ -33,6 +33,15 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+// Factors of what is added to the residual stream, of scores and of logits.
+struct Multipliers {
+  double embedding = 1;
+  double residual = 1;
+  double logits = 1;                // 1 / logits_scaling
+  std::optional<double> attention;  // else 1 / sqrt(head size)
+  bool operator==(const Multipliers&) const = default;
+};
+
 struct ModelShape {
   Architecture architecture = Architecture::llama;
   int64_t vocab = 0;
@@ -45,6 +54,7 @@ struct ModelShape {
   double norm_eps = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
+  Multipliers multipliers;
   std::vector<bool> without_rope;  // by layer; empty: all are rotated
   bool tied = false;               // the head is the embedding
   bool qkv_bias = false;

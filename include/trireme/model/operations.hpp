@@ -77,8 +77,14 @@ struct AddBias {
   Role weight;
 };
 
+// value * factor.
+struct Scale {
+  Value value;
+  double factor;
+};
+
 using Operation =
-    std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add, AddBias>;
+    std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add, AddBias, Scale>;
 
 // How far the elements that an operation writes depend on others of the row that it reads: what
 // may be computed apart from the rest.
@@ -120,6 +126,7 @@ inline constexpr std::array<OperationRow, std::variant_size_v<Operation>> operat
     {"reduce", Division::rows, false, {}, {}},
     {"add", Division::rows, true, {}, {}},
     {"add_bias", Division::rows, true, {}, {}},
+    {"scale", Division::rows, true, {}, {}},
 }};
 constexpr const OperationRow& row_of(const Operation& operation) {
   return operation_table[operation.index()];

@@ -81,7 +81,8 @@ TEST(Operations, OnRowsGiveTheBitsOfTensorsAtEveryDivision) {
                                           Rotate{a, 8},
                                           Gate{a, b, c},
                                           Add{a, b, c},
-                                          AddBias{a, Role::o_bias}};
+                                          AddBias{a, Role::o_bias},
+                                          Scale{a, 0.37}};
   const at::NoGradGuard no_grad;
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     std::vector<at::Tensor> parameters;
