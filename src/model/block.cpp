@@ -34,6 +34,10 @@ constexpr std::array kinds{
                   Extent::none, Start::ones},
     ParameterKind{Role::k_norm, "self_attn.k_norm.weight", "attn_k_norm.weight", Extent::head,
                   Extent::none, Start::ones},
+    ParameterKind{Role::whole_q_norm, "self_attn.q_norm.weight", "", Extent::q, Extent::none,
+                  Start::ones},
+    ParameterKind{Role::whole_k_norm, "self_attn.k_norm.weight", "", Extent::kv, Extent::none,
+                  Start::ones},
     ParameterKind{Role::o, "self_attn.o_proj.weight", "attn_output.weight", Extent::hidden,
                   Extent::q, Start::normal},
     ParameterKind{Role::o_bias, "self_attn.o_proj.bias", "attn_output.bias", Extent::hidden,
@@ -46,6 +50,8 @@ constexpr std::array kinds{
                   Start::normal},
     ParameterKind{Role::down, "mlp.down_proj.weight", "ffn_down.weight", Extent::hidden,
                   Extent::ffn, Start::normal},
+    ParameterKind{Role::ffn_norm, "post_feedforward_layernorm.weight", "", Extent::hidden,
+                  Extent::none, Start::ones},
     ParameterKind{Role::final_norm, "model.norm.weight", "output_norm.weight", Extent::hidden,
                   Extent::none, Start::ones},
     ParameterKind{Role::lm_head, "lm_head.weight", "output.weight", Extent::vocabulary,
@@ -112,11 +118,35 @@ Operations pre_norm_block(const config::ModelShape& shape, int layer, const Deco
   return list;
 }
 
+// OLMo 2: norms after attention and the feed-forward part, and of q and k as whole rows.
+Operations post_norm_block(const config::ModelShape& shape, int, const DecoderValues& v) {
+  const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
+  const double eps = shape.norm_eps;
+  Operations list{Linear{residual, v.v, Role::v, bias(Role::v_bias)},
+                  Linear{residual, v.k, Role::k, bias(Role::k_bias)},
+                  Linear{residual, v.q, Role::q, bias(Role::q_bias)},
+                  Norm{v.q, v.q, Role::whole_q_norm, eps},
+                  Norm{v.k, v.k, Role::whole_k_norm, eps},
+                  Rotate{v.q, shape.head_dim},
+                  Rotate{v.k, shape.head_dim},
+                  Attend{v.q, v.k, v.v, v.attended, shape.head_dim, attention_scale(shape)},
+                  Linear{v.attended, v.projected, Role::o, {}},
+                  Reduce{v.projected}};
+  if (shape.o_bias) append(list, {AddBias{v.projected, Role::o_bias}});
+  append(
+      list,
+      {Norm{v.projected, v.normed, Role::post_norm, eps}, Add{residual, v.normed, residual},
+       Linear{residual, v.gate, Role::gate, {}}, Linear{residual, v.up, Role::up, {}},
+       Gate{v.gate, v.up, v.gate}, Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected},
+       Norm{v.projected, v.normed, Role::ffn_norm, eps}, Add{residual, v.normed, residual}});
+  return list;
+}
+
 // The block of each architecture, in the order of config::architecture_table.
 constexpr std::array<Operations (*)(const config::ModelShape&, int layer, const DecoderValues&),
                      config::architecture_table.size()>
-    block_lists{pre_norm_block, pre_norm_block, pre_norm_block,
-                pre_norm_block, pre_norm_block, pre_norm_block};
+    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block,
+                pre_norm_block, pre_norm_block, post_norm_block};
 
 // Adds a parameter to the model and to its last stage.
 void append_parameter(ModelSpec& spec, Role role) {

@@ -196,8 +196,14 @@ base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {
            spec.shape.kv_heads, " KV heads (a KV group is never split): choose 1 to ",
            spec.shape.kv_heads);
   std::vector<Slicing> slicing;
-  for (const auto& parameter : spec.parameters)
+  for (const auto& parameter : spec.parameters) {
+    VALIDATE(degree == 1 || parameter.role != Role::whole_q_norm, ExitCode::configuration,
+             "tensor parallelism of ", degree,
+             " ranks is not supported for this model (its norms "
+             "of q and k take whole rows, of which each rank would have a part): use one rank for "
+             "each replica (generate.tensor_parallel = 1, --tp 1)");
     slicing.push_back(slicing_of(parameter.role, spec.shape, degree));
+  }
   return base::ShardLayout::sliced(spec.tensors(), degree, std::move(slicing));
 }
 

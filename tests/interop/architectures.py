@@ -28,6 +28,7 @@ MODELS = {
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
     "granite": ("GraniteConfig", {"attention_bias": True, "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
                                   "attention_multiplier": 0.4, "logits_scaling": 0.7}),
+    "olmo2": ("Olmo2Config", {"attention_bias": True, "tie_word_embeddings": False}),
     "qwen3": ("Qwen3Config", {"head_dim": 20, "attention_bias": True, "tie_word_embeddings": False}),
 }
 TOLERANCE = 1e-5  # fp32 log-probs of order 5

@@ -11,7 +11,7 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite };
+enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite, olmo2 };
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -57,6 +57,8 @@ inline constexpr std::array architecture_table{
                        AttentionBiases::by_key, true, WindowKey::flag, false, true},
     ArchitectureTraits{Architecture::granite, "granite", "Granite", "", false, 2048, 0, 1e4, false,
                        AttentionBiases::by_key, true, WindowKey::none, false, false, true},
+    ArchitectureTraits{Architecture::olmo2, "olmo2", "Olmo2", "", false, 2048, 0, 1e4, false,
+                       AttentionBiases::by_key, false, WindowKey::none, false},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -78,7 +80,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::granite;  // the last enumerator: none is missing
+         Architecture::olmo2;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
