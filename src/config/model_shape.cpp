@@ -250,7 +250,7 @@ ModelShape parse_model_shape(std::string_view text, std::string_view name) {
   read_architecture(json, shape);
   read_sizes(json, shape);
   refuse_unsupported(json, shape);
-  shape.norm_eps = json.positive("rms_norm_eps", 1e-6);
+  shape.norm_eps = json.positive("rms_norm_eps", traits(shape.architecture).eps);
   read_rope(json, shape);
   read_layers_without_rope(json, shape);
   read_multipliers(json, shape);

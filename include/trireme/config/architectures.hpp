@@ -42,6 +42,7 @@ struct ArchitectureTraits {
   bool head_norms;                   // an RMS norm of each head of q and k, before they are rotated
   bool layers_without_rope = false;  // no_rope_layers, no_rope_layer_interval
   bool multipliers = false;          // of embedding, attention, residual and logits
+  double eps = 1e-6;                 // where config.json has no rms_norm_eps
 };
 
 inline constexpr std::array architecture_table{
@@ -58,7 +59,7 @@ inline constexpr std::array architecture_table{
     ArchitectureTraits{Architecture::granite, "granite", "Granite", "", false, 2048, 0, 1e4, false,
                        AttentionBiases::by_key, true, WindowKey::none, false, false, true},
     ArchitectureTraits{Architecture::olmo2, "olmo2", "Olmo2", "", false, 2048, 0, 1e4, false,
-                       AttentionBiases::by_key, false, WindowKey::none, false},
+                       AttentionBiases::by_key, false, WindowKey::none, false, false, false, 1e-5},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
