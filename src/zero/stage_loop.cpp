@@ -23,6 +23,10 @@ StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange
       recomputed_blocks_(recomputed_blocks) {
   EXPECT(!spec.stages.empty() && spec.stages.front().kind == model::StageKind::embedding &&
          spec.stages.back().kind == model::StageKind::head);
+  // embedding_backward() takes the stage's gradient for the look-up's.
+  const auto& embedding = spec.stages.front().operations;
+  EXPECT(std::none_of(embedding.begin() + 1, embedding.end(),
+                      [](const model::Operation& o) { return model::row_of(o).computes; }));
 }
 
 bool StageLoop::keeps_graph(int stage) const {
