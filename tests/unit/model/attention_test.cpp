@@ -19,13 +19,13 @@ struct Result {
   std::vector<at::Tensor> gradients;
 };
 
-constexpr double scale = 0.19;  // no power of two, and not 1 / sqrt(head size)
+constexpr double other_scale = 0.19;  // no power of two, and not 1 / sqrt(head size)
 
 template <class Attend>
 Result run(Attend&& attend, std::vector<at::Tensor> inputs, const at::Tensor& slope,
            at::ScalarType type, const std::vector<int64_t>& cu_seqlens) {
   for (auto& input : inputs) input = input.to(type).detach().clone().requires_grad_(true);
-  const at::Tensor out = attend(inputs[0], inputs[1], inputs[2], scale, cu_seqlens);
+  const at::Tensor out = attend(inputs[0], inputs[1], inputs[2], other_scale, cu_seqlens);
   out.backward(slope.to(type));
   return {out.detach(), {inputs[0].grad(), inputs[1].grad(), inputs[2].grad()}};
 }
@@ -104,10 +104,10 @@ TEST(PackedAttention, large_scores_do_not_overflow) {
     const UnderInstructionSet use(isa);
     const at::Tensor x = at::randn({100, 2, 32}).mul(30);
     const std::vector<int64_t> cu_seqlens{0, 100};
-    const at::Tensor got = attend_packed(x, x, x, scale, cu_seqlens);
+    const at::Tensor got = attend_packed(x, x, x, other_scale, cu_seqlens);
     expect_close(got,
-                 attend_by_sequence(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble), scale,
-                                    cu_seqlens),
+                 attend_by_sequence(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble),
+                                    other_scale, cu_seqlens),
                  1e-5, "value");
   }
 }
@@ -118,10 +118,10 @@ TEST(PackedAttention, a_query_does_not_depend_on_what_follows_or_surrounds_it) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor q = at::randn({300, 6, 64}).to(type), k = at::randn({300, 2, 64}).to(type),
                        v = at::randn({300, 2, 64}).to(type);
-      const at::Tensor whole = attend_packed(q, k, v, scale, {0, 100, 300});
+      const at::Tensor whole = attend_packed(q, k, v, other_scale, {0, 100, 300});
       for (const int64_t length : {1, 37, 64, 130}) {
         const at::Tensor alone = attend_packed(q.narrow(0, 100, length), k.narrow(0, 100, length),
-                                               v.narrow(0, 100, length), scale, {0, length});
+                                               v.narrow(0, 100, length), other_scale, {0, length});
         EXPECT_TRUE(at::equal(alone, whole.narrow(0, 100, length)))
             << base::to_string(isa) << ", " << length;
       }
@@ -173,7 +173,7 @@ TEST(PackedAttention, threads_share_what_does_not_fill_them) {
 TEST(PackedAttention, no_tokens_keep_the_graph) {
   const at::Tensor q = at::zeros({0, 4, 16}).requires_grad_(true),
                    k = at::zeros({0, 2, 16}).requires_grad_(true);
-  attend_packed(q, k, k, scale, {0}).sum().backward();
+  attend_packed(q, k, k, other_scale, {0}).sum().backward();
   EXPECT_TRUE(k.grad().defined());
 }
 
