@@ -1,18 +1,20 @@
-"""Rows of the group `kernels`: T7, T8. Each repetition is one benchmark of a kernels' program."""
+"""Rows of the group `kernels`: T7, T8, T10. Each repetition is one benchmark of a kernels' program."""
 
 import json
 import re
+import sys
+import tempfile
 
 from . import machine
-from .rows import Peer, Row
+from .rows import Peer, Row, peer
 
 
-def kernel(program, benchmark, figure, threads=1):
+def kernel(program, benchmark, figure, threads=1, arguments=()):
     """A counter of the benchmark whose name begins so, or its `real_time`."""
     pattern = re.sub(r"([+()])", r"\\\1", benchmark)  # of the little that the program's expressions know
 
     def measure():
-        text = machine.run_ours(program, [f"--benchmark_filter=^{pattern}/", "--benchmark_format=json"], threads=threads)
+        text = machine.run_ours(program, [*arguments, f"--benchmark_filter=^{pattern}/", "--benchmark_format=json"], threads=threads)
         found = json.loads(text[text.index("{"):])["benchmarks"] if "{" in text else []
         if len(found) != 1:
             raise machine.Failed(f"{program} has {len(found)} benchmarks '{benchmark}'")
@@ -21,8 +23,24 @@ def kernel(program, benchmark, figure, threads=1):
     return measure
 
 
-def kernel_rows(quick):
+def tokenizer_rows(quick):
+    """Over 1 MB in 24 languages and of code (tests/interop/corpus.py), as one text, on one thread."""
+    sys.path.insert(0, str(machine.ROOT / "tests" / "interop"))
+    import corpus
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False, newline="") as file:
+        file.write("".join(corpus.corpus()))
     rows = []
+    for kind in ["real_llama3"] if quick else ["real_llama3", "real_mistral_v3", "cl100k_nfc", "unigram_t5"]:
+        folder = str(corpus.KINDS / kind)
+        for what in ("encode", "decode"):
+            rows.append(Row("T10", f"{what} 1.2 MB in 24 languages and code, {kind}, one thread", "MB/s",
+                            kernel("perf_text", f"file/{what}", "MB/s", arguments=[folder, file.name]),
+                            [Peer("HF tokenizers", peer("tokenize_hf.py", "MB/s", folder, file.name, what), 0.5)]))
+    return rows
+
+
+def kernel_rows(quick):
+    rows = tokenizer_rows(quick)
     for threads in [1] if quick else [1, machine.cores()]:
         def optimizer(name, threads=threads):
             return kernel("perf_adamw", name, "GB/s", threads)

@@ -1,6 +1,6 @@
 // Tokenizer and JSON on one thread, on text that the program reads: README and the code that this
-// file is.
-//   perf_text TOKENIZER_FOLDER [--benchmark_filter=...]
+// file is, or a file.
+//   perf_text TOKENIZER_FOLDER [TEXT_FILE] [--benchmark_filter=...]
 // `MB/s` of text.
 #include <benchmark/benchmark.h>
 
@@ -65,14 +65,17 @@ void record(benchmark::State& state, const std::string& sample) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  if (argc != 2) {
-    std::cerr << "usage: perf_text TOKENIZER_FOLDER [--benchmark_...]\n";
+  if (argc != 2 && argc != 3) {
+    std::cerr << "usage: perf_text TOKENIZER_FOLDER [TEXT_FILE] [--benchmark_...]\n";
     return 64;
   }
   const auto tokenizer = text::Tokenizer::load(argv[1]);
   const std::string prose = read(PERF_SOURCE_DIR "/../README.md"),
                     code = read(PERF_SOURCE_DIR "/kernels/text.cpp");
-  for (const auto& [name, sample] : {std::pair{"prose/", &prose}, {"code/", &code}}) {
+  const std::string file = argc == 3 ? read(argv[2]) : "";
+  for (const auto& [name, sample] :
+       {std::pair{"prose/", &prose}, {"code/", &code}, {"file/", &file}}) {
+    if (sample->empty()) continue;
     const auto add = [&](const char* what, auto&& run) {
       benchmark::RegisterBenchmark((std::string(name) + what).c_str(), run)
           ->Unit(benchmark::kMicrosecond)

@@ -8,15 +8,8 @@
 
 namespace trireme::text {
 
-namespace {
-
-constexpr size_t longest_cached_word = 64;
-constexpr size_t largest_cache = 65536;
-
-}  // namespace
-
-Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges)
-    : byte_ids_(byte_ids) {
+Bpe::Bpe(From from, BpeUnits inner, std::span<const Merge> merges) : from_(from) {
+  units_.push_back(std::move(inner));
   const size_t capacity = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
   table_.resize(capacity);
   shift_ = 64 - std::countr_zero(capacity);
@@ -24,11 +17,11 @@ Bpe::Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges
   for (const Merge& merge : merges) insert(pair_of(merge.left, merge.right), rank++, merge.joined);
 }
 
-Bpe::Bpe(TextMap<TokenId> characters, const std::array<TokenId, 256>& byte_ids,
-         std::span<const Merge> merges)
-    : Bpe(byte_ids, merges) {
-  from_characters_ = true;
-  characters_ = std::move(characters);
+void Bpe::set_edges(BpeUnits first, BpeUnits last, BpeUnits alone) {
+  units_.resize(1);
+  units_.push_back(std::move(first));
+  units_.push_back(std::move(last));
+  units_.push_back(std::move(alone));
 }
 
 void Bpe::insert(uint64_t pair, uint32_t rank, TokenId joined) {
@@ -51,17 +44,18 @@ const Bpe::Entry* Bpe::find(TokenId left, TokenId right) const {
 
 namespace {
 
-void append(std::vector<Bpe::Scratch::Symbol>& symbols, TokenId id) {
+void append(std::vector<WordScratch::Symbol>& symbols, TokenId id) {
   const auto position = static_cast<int32_t>(symbols.size());
   symbols.push_back({id, position - 1, position + 1, true});
 }
 
 }  // namespace
 
-void Bpe::start_from_bytes(std::string_view word, Scratch& scratch) const {
+void Bpe::start_from_bytes(std::string_view word, WordScratch& scratch) const {
   bool after_unknown = false;
-  for (const char byte : word) {
-    const TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
+  for (size_t i = 0; i < word.size(); ++i) {
+    const BpeUnits& units = units_at(i == 0, i + 1 == word.size());
+    const TokenId id = units.bytes[static_cast<uint8_t>(word[i])];
     const bool unknown = id < 0;
     const bool dropped = unknown && (unknown_ < 0 || (fuse_unknown_ && after_unknown));
     after_unknown = unknown;
@@ -69,17 +63,18 @@ void Bpe::start_from_bytes(std::string_view word, Scratch& scratch) const {
   }
 }
 
-void Bpe::start_from_characters(std::string_view word, Scratch& scratch) const {
+void Bpe::start_from_characters(std::string_view word, WordScratch& scratch) const {
   bool after_unknown = false;
-  for (size_t size; !word.empty(); word.remove_prefix(size)) {
-    size = utf8_step(word).length;
-    const std::string_view character = word.substr(0, size);
-    if (const auto found = characters_.find(character); found != characters_.end()) {
+  for (size_t at = 0, size; at < word.size(); at += size) {
+    size = utf8_step(word.substr(at)).length;
+    const BpeUnits& units = units_at(at == 0, at + size == word.size());
+    const std::string_view character = word.substr(at, size);
+    if (const auto found = units.characters.find(character); found != units.characters.end()) {
       append(scratch.symbols, found->second);
       after_unknown = false;
-    } else if (byte_ids_[0] >= 0) {
+    } else if (units.bytes[0] >= 0) {
       for (const char byte : character)
-        append(scratch.symbols, byte_ids_[static_cast<uint8_t>(byte)]);
+        append(scratch.symbols, units.bytes[static_cast<uint8_t>(byte)]);
       after_unknown = false;
     } else {
       if (unknown_ >= 0 && !(fuse_unknown_ && after_unknown)) append(scratch.symbols, unknown_);
@@ -88,10 +83,10 @@ void Bpe::start_from_characters(std::string_view word, Scratch& scratch) const {
   }
 }
 
-void Bpe::start(std::string_view word, Scratch& scratch) const {
+void Bpe::start(std::string_view word, WordScratch& scratch) const {
   auto& symbols = scratch.symbols;
   symbols.clear();
-  if (from_characters_) {
+  if (from_ == From::characters) {
     start_from_characters(word, scratch);
   } else {
     start_from_bytes(word, scratch);
@@ -99,7 +94,7 @@ void Bpe::start(std::string_view word, Scratch& scratch) const {
   if (!symbols.empty()) symbols.back().next = -1;
 }
 
-void Bpe::merge(Scratch& scratch) const {
+void Bpe::merge(WordScratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
   heap.clear();
@@ -132,18 +127,14 @@ void Bpe::merge(Scratch& scratch) const {
   }
 }
 
-void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const {
+void Bpe::encode(std::string_view word, WordScratch& scratch, std::vector<TokenId>& out) const {
   if (!whole_words_.empty()) {
     if (const auto found = whole_words_.find(word); found != whole_words_.end()) {
       out.push_back(found->second);
       return;
     }
   }
-  if (const auto found = scratch.cache.find(word); found != scratch.cache.end()) {
-    const auto first = scratch.cached_ids.begin() + found->second.first;
-    out.insert(out.end(), first, first + found->second.second);
-    return;
-  }
+  if (scratch.recall(word, out)) return;
   VALIDATE(word.size() < size_t{1} << 31, ExitCode::bad_data, "a word of ", word.size(),
            " bytes is too long: split the text");
   start(word, scratch);
@@ -152,12 +143,7 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& 
   for (const auto& symbol : scratch.symbols) {
     if (symbol.alive) out.push_back(symbol.id);
   }
-  if (word.size() <= longest_cached_word && scratch.cache.size() < largest_cache) {
-    scratch.cache.emplace(word, std::pair(static_cast<uint32_t>(scratch.cached_ids.size()),
-                                          static_cast<uint32_t>(out.size() - start)));
-    scratch.cached_ids.insert(scratch.cached_ids.end(), out.begin() + static_cast<int64_t>(start),
-                              out.end());
-  }
+  scratch.keep(word, out, start);
 }
 
 }  // namespace trireme::text

@@ -2,45 +2,39 @@
 // `word.rs`, with a heap over (rank, position).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "trireme/text/tokenizer.hpp"
+#include "text/words.hpp"
 
 namespace trireme::text {
-
-// Lets maps of std::string be searched by std::string_view.
-struct TextHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-};
-template <class Value>
-using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
 // Joins `left` and `right` into `joined`; its index in the list is its rank.
 struct Merge {
   TokenId left, right, joined;
 };
 
+// The tokens of what merging starts from.
+struct BpeUnits {
+  // `bytes[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some
+  // control characters). For characters: those of bytes, all 256 or none, for characters without a
+  // token.
+  ByteIds bytes;
+  TextMap<TokenId> characters;
+};
+
 class Bpe {
  public:
-  // Working memory of one encode call.
-  struct Scratch;
+  enum class From { bytes, characters };
 
-  // `byte_ids[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some
-  // control characters).
-  Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges);
-  // From characters: `characters` are those with a token; of others the tokens of their bytes
-  // (`byte_ids`, all 256 or none) count, else the unknown token.
-  Bpe(TextMap<TokenId> characters, const std::array<TokenId, 256>& byte_ids,
-      std::span<const Merge> merges);
-  // The token for such a byte or character; without it the byte is dropped, as in HF. `fuse`: one
-  // for several in a row.
+  // `inner` are the units of a word; a word's first and last have units of their own where the file
+  // has prefixes and suffixes (CLIP's </w>).
+  Bpe(From from, BpeUnits inner, std::span<const Merge> merges);
+  void set_edges(BpeUnits first, BpeUnits last, BpeUnits alone);
+  // The token for a byte or character without one; without it the byte is dropped, as in HF.
+  // `fuse`: one for several in a row.
   void set_unknown(TokenId id, bool fuse) {
     unknown_ = id;
     fuse_unknown_ = fuse;
@@ -49,7 +43,7 @@ class Bpe {
   void set_whole_words(TextMap<TokenId> words) { whole_words_ = std::move(words); }
 
   // Appends the tokens of a word.
-  void encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
+  void encode(std::string_view word, WordScratch& scratch, std::vector<TokenId>& out) const;
 
  private:
   struct Entry {
@@ -64,41 +58,21 @@ class Bpe {
   size_t slot_of(uint64_t pair) const { return (pair * 0x9E3779B97F4A7C15u) >> shift_; }
   const Entry* find(TokenId left, TokenId right) const;
   void insert(uint64_t pair, uint32_t rank, TokenId joined);
-  void start(std::string_view word, Scratch& scratch) const;
-  void start_from_bytes(std::string_view word, Scratch& scratch) const;
-  void start_from_characters(std::string_view word, Scratch& scratch) const;
-  void merge(Scratch& scratch) const;
+  const BpeUnits& units_at(bool first, bool last) const {
+    return units_.size() == 1 ? units_[0] : units_[(first ? 1 : 0) + (last ? 2 : 0)];
+  }
+  void start(std::string_view word, WordScratch& scratch) const;
+  void start_from_bytes(std::string_view word, WordScratch& scratch) const;
+  void start_from_characters(std::string_view word, WordScratch& scratch) const;
+  void merge(WordScratch& scratch) const;
 
-  std::array<TokenId, 256> byte_ids_;
-  bool from_characters_ = false;
-  TextMap<TokenId> characters_;
-  std::vector<Entry> table_;  // open addressing, at most half full
+  From from_;
+  std::vector<BpeUnits> units_;  // of all places, or inside, first, last, alone
+  std::vector<Entry> table_;     // open addressing, at most half full
   int shift_ = 0;
   TextMap<TokenId> whole_words_;
   TokenId unknown_ = -1;
   bool fuse_unknown_ = false;
-};
-
-struct Bpe::Scratch {
-  struct Symbol {
-    TokenId id;
-    int32_t previous, next;  // -1 at the ends
-    bool alive;
-  };
-  struct Candidate {
-    uint32_t rank;
-    int32_t position;
-    TokenId joined;
-    // std heaps keep the largest on top; wanted is the lowest rank, then the leftmost
-    friend bool operator<(const Candidate& a, const Candidate& b) {
-      return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-    }
-  };
-  std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
-  // Words seen in this call: texts repeat themselves. Values are (first, count) in `cached_ids`.
-  TextMap<std::pair<uint32_t, uint32_t>> cache;
-  std::vector<TokenId> cached_ids;
 };
 
 }  // namespace trireme::text

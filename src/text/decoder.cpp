@@ -39,65 +39,107 @@ int fallback_byte(std::string_view token) {
 
 Decoder::Decoder(const Json& json, const std::string& where) {
   if (json.is_null())
-    refuse_decoder(where,
-                   "is null (known: ByteLevel, Replace, Metaspace, ByteFallback, Fuse, Strip, "
-                   "Sequence)");
+    refuse_decoder(
+        where,
+        "is null (known: ByteLevel, BPEDecoder, Replace, Metaspace, ByteFallback, Fuse, Strip, "
+        "Sequence)");
   read(json, where);
 }
 
 void Decoder::read(const Json& json, const std::string& where) {
   const std::string type = decoder_text(json, "type", where);
-  const bool per_token = !byte_level_ && !byte_fallback_ && !fused_;
+  const bool none = !byte_level_ && !by_suffix() && !byte_fallback_ && !fused_ && steps_.empty();
+  const bool per_token = !byte_level_ && !by_suffix() && !byte_fallback_ && !fused_;
   if (type == "Sequence") {
     const auto parts = json.find("decoders");
     if (parts == json.end() || !parts->is_array())
       refuse_decoder(where, "Sequence has no list `decoders`: the file is damaged");
     for (const Json& part : *parts) read(part, where);
-  } else if (type == "ByteLevel" && per_token && steps_.empty()) {
+  } else if (type == "ByteLevel" && none) {
     byte_level_ = true;
+  } else if (type == "BPEDecoder" && none) {
+    suffix_ = json.contains("suffix") ? decoder_text(json, "suffix", where) : "</w>";
+    if (suffix_.empty())
+      refuse_decoder(where, "BPEDecoder has an empty `suffix`: the file is damaged");
   } else if (type == "Replace" && per_token) {
-    steps_.push_back({read_pattern(json, "decoder Replace", where),
-                      decoder_text(json, "content", where), false});
+    steps_.emplace_back(Replace{read_pattern(json, "decoder Replace", where),
+                                decoder_text(json, "content", where)});
   } else if (type == "Metaspace" && per_token) {
     const bool legacy = json.contains("add_prefix_space") && json["add_prefix_space"] == false;
     const bool never = json.contains("prepend_scheme") ? json["prepend_scheme"] == "never" : legacy;
-    steps_.push_back({std::nullopt, decoder_text(json, "replacement", where), !never});
+    steps_.emplace_back(Metaspace{decoder_text(json, "replacement", where), !never});
+  } else if (type == "Strip" && per_token) {
+    steps_.emplace_back(read_strip(json, where));
   } else if (type == "ByteFallback" && per_token) {
     byte_fallback_ = true;
   } else if (type == "Fuse") {
     fused_ = true;
-  } else if (type == "Strip" && fused_ && !byte_level_ && strip_count_ == 0) {
-    read_strip(json, where);
+  } else if (type == "Strip" && fused_ && !byte_level_ && !by_suffix() && strip_.text.empty()) {
+    strip_ = read_strip(json, where);
   } else {
     refuse_decoder(where,
                    "type \"" + type +
-                       "\" is not known here (known: ByteLevel; or Replace and Metaspace, then "
-                       "ByteFallback, Fuse, Strip, in a Sequence)");
+                       "\" is not known here (known: ByteLevel; BPEDecoder; or Replace, Metaspace "
+                       "and Strip, then ByteFallback, Fuse, Strip, in a Sequence)");
   }
 }
 
-void Decoder::read_strip(const Json& json, const std::string& where) {
-  stripped_ = decoder_text(json, "content", where);
+Decoder::Strip Decoder::read_strip(const Json& json, const std::string& where) {
+  Strip strip;
+  strip.text = decoder_text(json, "content", where);
   const auto number = [&](const char* key) {
     const auto found = json.find(key);
     if (found == json.end() || !found->is_number_unsigned() || *found > 1'000'000)
       refuse_decoder(where, base::text("Strip has no number `", key, "`: the file is damaged"));
     return found->get<int64_t>();
   };
-  strip_count_ = number("start");
-  if (number("stop") != 0)
-    refuse_decoder(where, "Strip with stop = " + json["stop"].dump() + " is not known (known: 0)");
-  if (stripped_.empty()) refuse_decoder(where, "Strip has an empty `content`: the file is damaged");
+  strip.start = number("start");
+  strip.stop = number("stop");
+  if (strip.text.empty())
+    refuse_decoder(where, "Strip has an empty `content`: the file is damaged");
+  return strip;
 }
 
+std::string Decoder::run(const Step& step, std::string text, bool first) {
+  if (const auto* replace = std::get_if<Replace>(&step))
+    return replace_matches(text, replace->pattern, replace->by);
+  if (const auto* strip = std::get_if<Strip>(&step)) {
+    std::string_view rest = text;
+    for (int64_t i = 0; i < strip->start && rest.starts_with(strip->text); ++i)
+      rest.remove_prefix(strip->text.size());
+    for (int64_t i = 0; i < strip->stop && rest.ends_with(strip->text); ++i)
+      rest.remove_suffix(strip->text.size());
+    return std::string(rest);
+  }
+  const auto& metaspace = std::get<Metaspace>(step);
+  const bool dropped = metaspace.drops_first && first;
+  for (size_t at = 0; (at = text.find(metaspace.mark, at)) != std::string::npos;) {
+    text.replace(at, metaspace.mark.size(), dropped ? "" : " ");
+    at += dropped ? 0 : 1;
+  }
+  return text;
+}
+
+// What may be taken off the end of the whole text waits in `tail`.
 void Decoder::emit(std::string_view text, DecodeState& state, std::string& out) const {
-  while (state.stripped < strip_count_ && text.starts_with(stripped_)) {
-    text.remove_prefix(stripped_.size());
+  while (state.stripped < strip_.start && text.starts_with(strip_.text)) {
+    text.remove_prefix(strip_.text.size());
     ++state.stripped;
   }
   if (text.empty()) return;
-  state.stripped = strip_count_;
-  out += text;
+  state.stripped = strip_.start;
+  if (strip_.stop == 0) {
+    out += text;
+    return;
+  }
+  state.tail += text;
+  size_t kept = state.tail.size();
+  for (int64_t i = 0; i < strip_.stop; ++i) {
+    if (!std::string_view(state.tail).substr(0, kept).ends_with(strip_.text)) break;
+    kept -= strip_.text.size();
+  }
+  out.append(state.tail, 0, kept);
+  state.tail.erase(0, kept);
 }
 
 // Bytes in a row are a text where all of them are one, else each is U+FFFD.
@@ -111,6 +153,16 @@ void Decoder::end_run(DecodeState& state, std::string& out) const {
   }
   state.held.clear();
   emit(text, state, out);
+}
+
+std::string Decoder::with_suffix_as(std::string_view by, const std::string& token) const {
+  std::string out;
+  size_t done = 0;
+  for (size_t at = 0; (at = token.find(suffix_, done)) != std::string::npos;) {
+    out.append(token, done, at - done).append(by);
+    done = at + suffix_.size();
+  }
+  return out.append(token, done);
 }
 
 void Decoder::push(std::string_view token, std::string_view bytes, DecodeState& state,
@@ -131,18 +183,13 @@ void Decoder::push(std::string_view token, std::string_view bytes, DecodeState& 
     state.held.erase(0, done);
     return;
   }
-  std::string text(token);
-  for (const Step& step : steps_) {
-    if (step.pattern) {
-      text = replace_matches(text, *step.pattern, step.text);
-      continue;
-    }
-    const bool dropped = step.drops_first && !state.begun;
-    for (size_t at = 0; (at = text.find(step.text, at)) != std::string::npos;) {
-      text.replace(at, step.text.size(), dropped ? "" : " ");
-      at += dropped ? 0 : 1;
-    }
+  if (by_suffix()) {  // a blank only where another token follows
+    out += with_suffix_as(" ", state.held);
+    state.held = token;
+    return;
   }
+  std::string text(token);
+  for (const Step& step : steps_) text = run(step, std::move(text), !state.begun);
   state.begun = true;
   if (const int byte = byte_fallback_ ? fallback_byte(text) : -1; byte >= 0) {
     state.held += static_cast<char>(byte);
@@ -155,6 +202,8 @@ void Decoder::push(std::string_view token, std::string_view bytes, DecodeState& 
 void Decoder::finish(DecodeState& state, std::string& out) const {
   if (byte_level_) {
     out += utf8_lossy(state.held);
+  } else if (by_suffix()) {
+    out += with_suffix_as("", state.held);
   } else {
     end_run(state, out);
   }

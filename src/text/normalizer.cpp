@@ -52,12 +52,15 @@ std::string lowercase(std::string_view text) {
   });
 }
 
+bool is_mark(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+         category == UTF8PROC_CATEGORY_ME;
+}
+
 std::string without_marks(std::string_view text) {
   return by_characters(text, [](std::string& out, char32_t c, std::string_view bytes) {
-    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-    const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-                      category == UTF8PROC_CATEGORY_ME;
-    if (!mark) out += bytes;
+    if (!is_mark(c)) out += bytes;
   });
 }
 
@@ -135,42 +138,59 @@ void Normalizer::read(const Json& json, const std::string& where) {
   } else if (type == "Strip") {
     steps_.emplace_back(Strip{normalizer_flag(json, "strip_left", where),
                               normalizer_flag(json, "strip_right", where)});
+  } else if (type == "Precompiled") {
+    steps_.emplace_back(CharacterMap(normalizer_text(json, "precompiled_charsmap", where), where));
   } else if (type == "Sequence") {
     for (const Json& part : normalizer_part(json, "normalizers", where)) read(part, where);
   } else {
     throw UserError(ExitCode::bad_data,
                     base::text(where, ": normalizer type \"", type,
                                "\" is not known (known: NFC, NFD, NFKC, NFKD, Lowercase, "
-                               "StripAccents, Prepend, Replace, Strip, Sequence)"));
+                               "StripAccents, Prepend, Replace, Strip, Precompiled, Sequence)"));
   }
 }
 
-std::string Normalizer::run(const Step& step, std::string text) {
-  if (const auto* prepend = std::get_if<Prepend>(&step))
-    return text.empty() ? text : prepend->text + text;
-  if (const auto* replace = std::get_if<Replace>(&step))
-    return replace_matches(text, replace->pattern, replace->by);
-  if (const auto* strip = std::get_if<Strip>(&step)) {
-    if (strip->left) text.erase(0, leading_space(text, is_white_space));
-    if (strip->right) text.resize(text.size() - trailing_space(text, is_white_space));
-    return text;
-  }
-  switch (std::get<Unicode>(step)) {
-    case Unicode::lowercase: return lowercase(text);
-    case Unicode::strip_accents: return is_ascii(text) ? text : without_marks(text);
-    case Unicode::nfc: return is_ascii(text) ? text : unicode_form(text, UTF8PROC_COMPOSE);
-    case Unicode::nfd: return is_ascii(text) ? text : unicode_form(text, UTF8PROC_DECOMPOSE);
-    case Unicode::nfkc:
-      return is_ascii(text) ? text : unicode_form(text, UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case Unicode::nfkd:
-      return is_ascii(text) ? text : unicode_form(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+std::string Normalizer::change(Unicode form, std::string text) {
+  if (form == Unicode::lowercase) return lowercase(text);
+  if (is_ascii(text)) return text;
+  switch (form) {
+    case Unicode::lowercase: break;
+    case Unicode::strip_accents: return without_marks(text);
+    case Unicode::nfc: return unicode_form(text, UTF8PROC_COMPOSE);
+    case Unicode::nfd: return unicode_form(text, UTF8PROC_DECOMPOSE);
+    case Unicode::nfkc: return unicode_form(text, UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+    case Unicode::nfkd: return unicode_form(text, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
   }
   return text;
 }
 
-std::string Normalizer::run(std::string_view text) const {
+std::string Normalizer::run(const Step& step, std::string text, bool& starts) {
+  if (const auto* prepend = std::get_if<Prepend>(&step))
+    return text.empty() ? text : prepend->text + text;
+  if (const auto* replace = std::get_if<Replace>(&step)) {
+    Regex::Cursor cursor;
+    size_t start = 0, end = 0;
+    if (starts && replace->by.empty() && replace->pattern.find(text, 0, cursor, start, end))
+      starts = start > 0 || end == 0;
+    return replace_matches(text, replace->pattern, replace->by);
+  }
+  if (const auto* map = std::get_if<CharacterMap>(&step)) return map->run(text);
+  if (const auto* strip = std::get_if<Strip>(&step)) {
+    const size_t blanks = strip->left ? leading_space(text, is_white_space) : 0;
+    starts = starts && blanks == 0;
+    text.erase(0, blanks);
+    if (strip->right) text.resize(text.size() - trailing_space(text, is_white_space));
+    return text;
+  }
+  const Unicode form = std::get<Unicode>(step);
+  if (form == Unicode::strip_accents && !text.empty() && is_mark(utf8_step(text).character))
+    starts = false;
+  return change(form, std::move(text));
+}
+
+std::string Normalizer::run(std::string_view text, bool& starts) const {
   std::string normal(text);
-  for (const Step& step : steps_) normal = run(step, std::move(normal));
+  for (const Step& step : steps_) normal = run(step, std::move(normal), starts);
   return normal;
 }
 

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "text/character_map.hpp"
 #include "text/regex.hpp"
 #include "trireme/text/json_text.hpp"
 
@@ -15,10 +16,12 @@ class Normalizer {
  public:
   Normalizer() = default;
   // Reads the `normalizer` object: NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Prepend, Replace,
-  // Strip and Sequence. Throws UserError(bad_data) with `where` and the name of another type.
+  // Strip, Precompiled and Sequence. Throws UserError(bad_data) with `where` and the name of
+  // another type.
   Normalizer(const Json& json, const std::string& where);
 
-  std::string run(std::string_view text) const;
+  // `starts` becomes false where characters at the start of the text are taken away.
+  std::string run(std::string_view text, bool& starts) const;
 
  private:
   enum class Unicode { nfc, nfd, nfkc, nfkd, lowercase, strip_accents };
@@ -32,9 +35,10 @@ class Normalizer {
   struct Strip {
     bool left, right;
   };
-  using Step = std::variant<Unicode, Prepend, Replace, Strip>;
+  using Step = std::variant<Unicode, Prepend, Replace, Strip, CharacterMap>;
   void read(const Json& json, const std::string& where);
-  static std::string run(const Step& step, std::string text);
+  static std::string run(const Step& step, std::string text, bool& starts);
+  static std::string change(Unicode form, std::string text);
 
   std::vector<Step> steps_;
 };

@@ -4,6 +4,7 @@
 
 #include "text/byte_alphabet.hpp"
 #include "text/normalizer.hpp"
+#include "text/scripts.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/text/utf8.hpp"
 
@@ -124,6 +125,9 @@ void PreTokenizer::read(const Json& json, const std::string& where) {
   } else if (type == "Whitespace") {
     add_split(words_and_others, Behavior::removed, where);
     stages_.back().invert = true;
+  } else if (type == "UnicodeScripts") {
+    add_split(script_runs_pattern().c_str(), Behavior::removed, where);
+    stages_.back().invert = true;
   } else if (type == "WhitespaceSplit") {
     add_split("\\s", Behavior::removed, where);
   } else if (type == "CharDelimiterSplit") {
@@ -137,15 +141,16 @@ void PreTokenizer::read(const Json& json, const std::string& where) {
     throw UserError(ExitCode::bad_data,
                     base::text(where, ": pre_tokenizer type \"", type,
                                "\" is not known (known: ByteLevel, CharDelimiterSplit, Digits, "
-                               "Metaspace, Punctuation, Split, Whitespace, WhitespaceSplit, "
-                               "Sequence)"));
+                               "Metaspace, Punctuation, Split, UnicodeScripts, Whitespace, "
+                               "WhitespaceSplit, Sequence)"));
   }
 }
 
 void PreTokenizer::split(std::string_view text, bool at_start, Words& words) const {
   words.list.assign(1, text);
   words.storage.clear();
-  for (const Stage& stage : stages_) run(stage, at_start, words);
+  words.starts = at_start;
+  for (const Stage& stage : stages_) run(stage, words);
   if (!in_alphabet_) return;
   for (std::string_view& piece : words.list)
     piece = words.storage.emplace_back(token_to_bytes(piece));
@@ -161,7 +166,7 @@ std::string in_alphabet(std::string_view bytes) {
 
 }  // namespace
 
-void PreTokenizer::run(const Stage& stage, bool at_start, Words& words) {
+void PreTokenizer::run(const Stage& stage, Words& words) {
   if (stage.kind == Kind::split) {
     std::vector<std::string_view> pieces;
     pieces.reserve(words.list.size());
@@ -171,10 +176,12 @@ void PreTokenizer::run(const Stage& stage, bool at_start, Words& words) {
       cut(stage, piece, cursor, spans);
       join(stage.behavior, spans, pieces);
     }
+    words.starts = words.starts && !pieces.empty() && !words.list.empty() &&
+                   pieces.front().data() == words.list.front().data();
     words.list = std::move(pieces);
     return;
   }
-  bool first = at_start;
+  bool first = words.starts;
   for (std::string_view& piece : words.list) {
     if (stage.kind == Kind::alphabet) {
       piece = words.storage.emplace_back(in_alphabet(piece));

@@ -19,18 +19,20 @@ class PreTokenizer {
   struct Words {
     std::vector<std::string_view> list;
     std::deque<std::string> storage;
+    bool starts = false;  // the first word begins where the whole text does
   };
 
-  // Reads the `pre_tokenizer` object: Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
-  // CharDelimiterSplit, Metaspace, ByteLevel and Sequence; null: a text is one word. Throws
-  // UserError(bad_data) with `where` and the name of a type or setting that is not known.
+  // Reads the `pre_tokenizer` object: Split, Digits, Punctuation, UnicodeScripts, Whitespace,
+  // WhitespaceSplit, CharDelimiterSplit, Metaspace, ByteLevel and Sequence; null: a text is one
+  // word. Throws UserError(bad_data) with `where` and the name of a type or setting that is not
+  // known.
   PreTokenizer(const Json& json, const std::string& where);
 
   // Words are the bytes of a text, for a vocabulary in the byte-level alphabet.
   bool byte_level() const { return byte_level_; }
 
   // The words of `text` (valid UTF-8), in place of those that are there. `at_start`: the whole text
-  // starts with it.
+  // starts with it, and nothing was taken off its start.
   void split(std::string_view text, bool at_start, Words& words) const;
 
  private:
@@ -62,7 +64,7 @@ class PreTokenizer {
   void read_byte_level(const Json& json, const std::string& where);
   void read_metaspace(const Json& json, const std::string& where);
   void add_split(const char* pattern, Behavior behavior, const std::string& where);
-  static void run(const Stage& stage, bool at_start, Words& words);
+  static void run(const Stage& stage, Words& words);
   static void cut(const Stage& stage, std::string_view piece, Regex::Cursor& cursor,
                   std::vector<Span>& spans);
   static void join(Behavior behavior, const std::vector<Span>& spans,

@@ -46,12 +46,13 @@ struct Tokenizer::Impl {
     for (const AddedToken& token : model.added) {
       if (!token.normalized) {
         raw_tokens.add(token, token.content);
-      } else if (const std::string content = normalize(token.content); !content.empty()) {
-        normalized_tokens.add(token, content);
+        continue;
       }
+      bool starts = true;
+      const std::string content = model.normalizer.run(token.content, starts);
+      if (!content.empty()) normalized_tokens.add(token, content);
     }
   }
-  std::string normalize(std::string_view text) const { return model.normalizer.run(text); }
 
   std::string source;  // file, for messages
   TokenizerModel model;
@@ -60,12 +61,35 @@ struct Tokenizer::Impl {
   AddedTokenFinder normalized_tokens;  // searched in the normalised text
 };
 
+namespace {
+
+// Older folders have their tokenizer in another form, which transformers converts.
+void check_tokenizer_file(const std::filesystem::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  if (std::filesystem::exists(file)) return;
+  for (const char* other : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+                            "tekken.json", "vocab.json", "qwen.tiktoken"}) {
+    VALIDATE(!std::filesystem::exists(folder / other), ExitCode::input_missing, file.string(),
+             ": no such file (the folder has ", other,
+             ", another form of tokenizer): make it with "
+             "`pip install transformers sentencepiece protobuf tiktoken` and `python3 -c "
+             "\"from transformers import AutoTokenizer; "
+             "AutoTokenizer.from_pretrained('",
+             folder.string(), "').save_pretrained('", folder.string(), "')\"`");
+  }
+  throw UserError(ExitCode::input_missing,
+                  base::text(file.string(),
+                             ": no such file (a model folder needs its "
+                             "tokenizer.json): copy it there or convert the GGUF "
+                             "file"));
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   const base::FileWork work{"read", file};
-  VALIDATE(std::filesystem::exists(file), ExitCode::input_missing, file.string(),
-           ": no such file (a model folder needs its tokenizer.json): copy it there or convert the "
-           "GGUF file");
+  check_tokenizer_file(folder);
   const Json json = read_json_file(file.string(), largest_tokenizer_file);
   return Tokenizer(std::make_shared<const Impl>(read_tokenizer_json(json, file.string()),
                                                 read_side_files(folder.string()), file.string()));
@@ -105,21 +129,25 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
   const TokenizerModel& model = impl_->model;
   std::vector<TokenId> ids;
   PreTokenizer::Words words;
-  Bpe::Scratch scratch;
+  WordScratch scratch;
   for (const Piece& raw : impl_->raw_tokens.split(text)) {
     if (raw.id >= 0) {
       ids.push_back(raw.id);
       continue;
     }
-    const std::string normal = impl_->normalize(raw.text);
+    bool starts = raw.text.data() == text.data();
+    const std::string normal = model.normalizer.run(raw.text, starts);
     for (const Piece& piece : impl_->normalized_tokens.split(normal)) {
       if (piece.id >= 0) {
         ids.push_back(piece.id);
         continue;
       }
-      model.pre_tokenizer.split(
-          piece.text, raw.text.data() == text.data() && piece.text.data() == normal.data(), words);
-      for (const std::string_view word : words.list) model.bpe.encode(word, scratch, ids);
+      model.pre_tokenizer.split(piece.text, starts && piece.text.data() == normal.data(), words);
+      std::visit(
+          [&](const auto& to_tokens) {
+            for (const std::string_view word : words.list) to_tokens.encode(word, scratch, ids);
+          },
+          model.words);
     }
   }
   if (special != SpecialTokens::none) add_special_tokens(model, special, ids);

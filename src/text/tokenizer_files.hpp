@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "text/added_tokens.hpp"
@@ -14,16 +15,25 @@
 #include "text/decoder.hpp"
 #include "text/normalizer.hpp"
 #include "text/pre_tokenizer.hpp"
+#include "text/unigram.hpp"
 #include "text/vocabulary.hpp"
 #include "trireme/text/chat_template.hpp"
 #include "trireme/text/json_text.hpp"
 
 namespace trireme::text {
 
+// Turns words into tokens.
+using WordModel = std::variant<Bpe, Unigram>;
+// What words are for it: bytes, for a vocabulary in the byte-level alphabet, or texts.
+enum class Units { bytes, characters };
+// Reads the `model` object and fills the vocabulary.
+WordModel read_word_model(const Json& model, Vocabulary& vocabulary, Units units,
+                          const std::string& where);
+
 // What `tokenizer.json` says.
 struct TokenizerModel {
   Vocabulary vocabulary;
-  Bpe bpe;
+  WordModel words;
   PreTokenizer pre_tokenizer;
   Normalizer normalizer;
   Decoder decoder;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/bpe.hpp"
+#include "text/words.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::text {

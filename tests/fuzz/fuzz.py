@@ -25,10 +25,10 @@ def sources(module, *names):
 
 # Compiled together: headers are read and templates made once for each.
 UNITS = {
-    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "chat_template", "decoder", "normalizer", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",
+    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "character_map", "chat_template", "decoder", "normalizer", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",
                     "jinja_list_filters", "jinja_methods", "jinja_operators", "jinja_parser", "jinja_print",
-                    "jinja_text_filters", "jinja_texts", "jinja_value", "jinja_value_filters", "python_text", "json_text", "pre_tokenizer", "regex", "template_date", "template_variables", "tokenizer",
-                    "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "utf8", "vocabulary"),
+                    "jinja_text_filters", "jinja_texts", "jinja_value", "jinja_value_filters", "python_text", "json_text", "pre_tokenizer", "regex", "scripts", "template_date", "template_variables", "tokenizer",
+                    "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "unigram", "utf8", "vocabulary", "word_model", "words"),
     "config": sources("config", "changes", "convert", "deck", "exported_config", "fault", "hints", "json_edit", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
                       "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
@@ -51,7 +51,7 @@ PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("answer
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
            *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",
                                                   "jinja_list_filters", "jinja_methods", "jinja_operators", "jinja_parser", "jinja_print",
-                                                  "jinja_text_filters", "jinja_texts", "jinja_value", "jinja_value_filters", "python_text", "json_text", "template_date", "template_variables", "tokenizer_json", "tokenizer_rules")),
+                                                  "jinja_text_filters", "jinja_texts", "jinja_value", "jinja_value_filters", "python_text", "json_text", "template_date", "template_variables", "tokenizer_json", "tokenizer_rules", "character_map", "word_model")),
            "src/weightsync/delta_stream.hpp"]
 # What stands beside it in these files: writing, opening of files, help.
 BESIDE = {"src/base/samples.cpp": ("to_string", "request_id", "Samples::add", "Samples::append(const Samples& other)"),

@@ -1,7 +1,8 @@
-// BPE tokenizers of the Hugging Face kind (`tokenizer.json`), on bytes as of GPT-2, SmolLM2, Llama
-// 3, Qwen2 and their relatives, or on characters with bytes for those that have no token, as of
-// Llama 2, Mistral and Gemma. Ids and texts equal those of the Python package `tokenizers`; what
-// the file asks for and this reader does not know is refused by the name it has in the file.
+// Tokenizers of the Hugging Face kind (`tokenizer.json`): BPE on bytes as of GPT-2, SmolLM2, Llama
+// 3, Qwen2 and their relatives, BPE on characters as of Llama 2, Mistral and Gemma, and Unigram as
+// of T5, each with bytes for characters that have no token where the file says so. Ids and texts
+// equal those of the Python package `tokenizers`; what the file asks for and this reader does not
+// know is refused by the name it has in the file.
 //
 // Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of
 // utf8proc (2.8: Unicode 15), so characters that are younger than either side's tables may be split
@@ -48,12 +49,13 @@ struct TokenizerParts {
   std::string chat_template;  // "" = none
 };
 
-// Between the tokens of one text that is decoded: bytes that may still become a character, and what
-// has been seen.
+// Between the tokens of one text that is decoded: bytes that may still become a character, what has
+// been seen, and blanks that count only if something follows.
 struct DecodeState {
   std::string held;
   bool begun = false;
   int64_t stripped = 0;
+  std::string tail;
 };
 
 class Tokenizer {

@@ -71,8 +71,8 @@ TEST(Bpe, JoinsTheLeftmostPairOfTheLowestRank) {
     const size_t pairs = static_cast<size_t>(letters * letters);
     const auto merges = random_merges(
         random, round % 10 == 0 ? 0 : std::min<size_t>(1 + random() % 60, pairs + 20), letters);
-    const Bpe bpe(every_byte(), merges);
-    Bpe::Scratch scratch;
+    const Bpe bpe(Bpe::From::bytes, {every_byte(), {}}, merges);
+    WordScratch scratch;
     for (int i = 0; i < 60; ++i) {
       std::string word(random() % 40, '\0');
       for (char& c : word)
@@ -92,19 +92,19 @@ TEST(Bpe, JoinsTheLeftmostPairOfTheLowestRank) {
 TEST(Bpe, OfAPairThatIsListedTwiceTheLastRankCounts) {
   // a+a would come first by its first rank; by its last one b+a does.
   const std::vector<Merge> merges{{'a', 'a', 256}, {'b', 'a', 257}, {'a', 'a', 258}};
-  Bpe::Scratch scratch;
+  WordScratch scratch;
   Ids ids;
-  Bpe(every_byte(), merges).encode("baa", scratch, ids);
+  Bpe(Bpe::From::bytes, {every_byte(), {}}, merges).encode("baa", scratch, ids);
   EXPECT_EQ(ids, (Ids{257, 'a'}));
   ids.clear();
-  Bpe(every_byte(), merges).encode("aac", scratch = {}, ids);
+  Bpe(Bpe::From::bytes, {every_byte(), {}}, merges).encode("aac", scratch = {}, ids);
   EXPECT_EQ(ids, (Ids{258, 'c'}));
 }
 
 TEST(Bpe, WholeWordsAreNotMerged) {
-  Bpe bpe(every_byte(), std::vector<Merge>{{'a', 'b', 256}});
+  Bpe bpe(Bpe::From::bytes, {every_byte(), {}}, std::vector<Merge>{{'a', 'b', 256}});
   bpe.set_whole_words({{"aba", 900}});
-  Bpe::Scratch scratch;
+  WordScratch scratch;
   Ids ids;
   for (const char* word : {"aba", "abab", "ab", ""}) bpe.encode(word, scratch, ids);
   EXPECT_EQ(ids, (Ids{900, 256, 256, 256}));
@@ -118,8 +118,8 @@ TEST(Bpe, LongWords) {
     doubling.push_back({token, token, 256 + rank});
     token = 256 + rank;
   }
-  const Bpe bpe(every_byte(), doubling);
-  Bpe::Scratch scratch;
+  const Bpe bpe(Bpe::From::bytes, {every_byte(), {}}, doubling);
+  WordScratch scratch;
   Ids ids;
   bpe.encode(std::string((size_t{1} << 16) - 1, 'a'), scratch, ids);  // binary digits of the length
   Ids expected;

@@ -47,6 +47,17 @@ TEST_F(MalformedTokenizer, TheBaseIsGood) {
   EXPECT_GT(Tokenizer::load(folder_.path()).vocab_size(), 1000);
 }
 
+TEST_F(MalformedTokenizer, AnotherFormOfTokenizerIsNamedWithTheCommand) {
+  const test::TemporaryFolder folder;
+  folder.write("tokenizer.model", "\n");
+  const auto message =
+      test::error_of(ExitCode::input_missing, [&] { Tokenizer::load(folder.path()); });
+  EXPECT_NE(message.find("the folder has tokenizer.model"), std::string::npos) << message;
+  EXPECT_NE(message.find("AutoTokenizer.from_pretrained('" + folder.path().string()),
+            std::string::npos)
+      << message;
+}
+
 TEST_F(MalformedTokenizer, NoFileAndNoJson) {
   const auto message =
       test::error_of(ExitCode::input_missing, [&] { Tokenizer::load(folder_.path() / "none"); });
@@ -111,16 +122,57 @@ TEST_F(MalformedTokenizer, Merges) {
   });
 }
 
-TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
-  refuse("model type \"Unigram\" is not known", [](json& j) { j["model"]["type"] = "Unigram"; });
-  refuse("model.dropout = 0.1", [](json& j) { j["model"]["dropout"] = 0.1; });
-  refuse("model.continuing_subword_prefix = \"##\"",
-         [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; });
-  refuse("model.end_of_word_suffix = \"</w>\"",
-         [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
-  refuse("normalizer type \"Precompiled\"", [](json& j) {
+TEST_F(MalformedTokenizer, Unigram) {
+  const json pieces = json::array({json::array({"<unk>", 0.0}), json::array({"_", -1.5})});
+  const auto with = [&](const std::function<void(json&)>& change) {
+    return [change, pieces](json& j) {
+      j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}};
+      j["decoder"] = j["pre_tokenizer"];
+      j["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", pieces}};
+      change(j["model"]);
+    };
+  };
+  refuse("model.vocab is missing", with([](json& m) { m.erase("vocab"); }));
+  refuse("model.vocab is not a list of pieces", with([](json& m) { m["vocab"] = json::array(); }));
+  refuse("model.vocab[2] is not a piece", with([](json& m) {
+           m["vocab"].push_back(json::array({"x", "y"}));
+         }));
+  refuse("model.vocab[2] is not a piece", with([](json& m) {
+           m["vocab"].push_back(json::array({"", 1}));
+         }));
+  refuse("the token \"_\" has two ids", with([](json& m) {
+           m["vocab"].push_back(json::array({"_", 1}));
+         }));
+  refuse("model.unk_id 9 is not in the vocabulary", with([](json& m) { m["unk_id"] = 9; }));
+  refuse("model.unk_id is \"x\"", with([](json& m) { m["unk_id"] = "x"; }));
+}
+
+TEST_F(MalformedTokenizer, CharacterMaps) {
+  const auto with = [](const std::string& map) {
+    return [map](json& j) {
+      j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", map}};
+    };
+  };
+  refuse("is not base64", with("A*"));
+  refuse("is too short", with("AAA="));
+  refuse("has no trie", with("AAAAAA=="));
+  refuse("has no trie", with("CAAAAAAAAAA="));
+  refuse("has texts that are not UTF-8", with("BAAAAAAAAAD/"));
+  refuse("normalizer.precompiled_charsmap is missing", [](json& j) {
     j["normalizer"] = {{"type", "Precompiled"}};
   });
+}
+
+TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
+  refuse("model type \"WordPiece\" is not known",
+         [](json& j) { j["model"]["type"] = "WordPiece"; });
+  refuse("a Unigram model on bytes", [](json& j) { j["model"]["type"] = "Unigram"; });
+  refuse("model.dropout = 0.1", [](json& j) { j["model"]["dropout"] = 0.1; });
+  refuse("model.continuing_subword_prefix is not a text",
+         [](json& j) { j["model"]["continuing_subword_prefix"] = false; });
+  refuse("model.end_of_word_suffix is not a text",
+         [](json& j) { j["model"]["end_of_word_suffix"] = 1; });
+  refuse("normalizer type \"Nmt\"", [](json& j) { j["normalizer"] = {{"type", "Nmt"}}; });
   refuse("normalizer.prepend is missing", [](json& j) {
     j["normalizer"] = {{"type", "Sequence"},
                        {"normalizers", json::array({{{"type", "NFC"}}, {{"type", "Prepend"}}})}};
@@ -135,8 +187,8 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
        {json(), json{{"type", "Digits"}}, json{{"type", "Metaspace"}, {"replacement", "_"}}}) {
     refuse("the decoder is ByteLevel, the other", [&](json& j) { j["pre_tokenizer"] = other; });
   }
-  refuse("pre_tokenizer type \"UnicodeScripts\"", [](json& j) {
-    j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+  refuse("pre_tokenizer type \"FixedLength\"", [](json& j) {
+    j["pre_tokenizer"] = {{"type", "FixedLength"}};
   });
   refuse("pre_tokenizer.replacement is missing", [](json& j) {
     j["pre_tokenizer"] = {{"type", "Metaspace"}};
@@ -152,7 +204,10 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
   });
   refuse("behavior \"Kept\"",
          [](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Kept"; });
-  refuse("post_processor type \"BertProcessing\"", [](json& j) {
+  refuse("post_processor type \"Pairs\"", [](json& j) {
+    j["post_processor"] = {{"type", "Pairs"}};
+  });
+  refuse("post_processor.cls is missing", [](json& j) {
     j["post_processor"] = {{"type", "BertProcessing"}};
   });
   refuse("the id 99999, which no token has", [](json& j) {
@@ -162,7 +217,7 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
   refuse("decoder has no text `replacement`", [](json& j) {
     j["decoder"] = {{"type", "Metaspace"}};
   });
-  refuse("decoder type \"BPEDecoder\"", [](json& j) { j["decoder"] = {{"type", "BPEDecoder"}}; });
+  refuse("decoder type \"CTC\"", [](json& j) { j["decoder"] = {{"type", "CTC"}}; });
   const json fuse{{"type", "Fuse"}},
       strip{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 1}};
   refuse("the pre_tokenizer is ByteLevel, the other", [&](json& j) { j["decoder"] = fuse; });
@@ -172,8 +227,10 @@ TEST_F(MalformedTokenizer, PartsThatAreNotKnownAreNamed) {
   const auto sequence = [](std::vector<json> parts) {
     return json{{"type", "Sequence"}, {"decoders", std::move(parts)}};
   };
-  refuse("decoder type \"Strip\"", [&](json& j) { j["decoder"] = sequence({strip, fuse}); });
-  refuse("stop = 1", [&](json& j) { j["decoder"] = sequence({fuse, strip}); });
+  refuse("the pre_tokenizer is ByteLevel, the other", [&](json& j) {
+    j["decoder"] = sequence({strip, fuse});
+  });
+  refuse("decoder type \"Strip\"", [&](json& j) { j["decoder"] = sequence({fuse, strip, strip}); });
   refuse("decoder type \"ByteLevel\"", [&](json& j) {
     j["decoder"] = sequence({fuse, {{"type", "ByteLevel"}}});
   });
