@@ -209,7 +209,8 @@ base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {
 
 void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     uint64_t seed, float* out) {
-  const auto& [tensor, role] = spec.parameters.at(parameter);
+  const base::TensorSpec& tensor = spec.parameters.at(parameter).spec;
+  const Role role = spec.parameters.at(parameter).role;
   const std::span<float> values(out, static_cast<size_t>(block.elements()));
   const Start start = kind_of(role).start;
   if (start == Start::ones || start == Start::zeros) {

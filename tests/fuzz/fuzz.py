@@ -23,21 +23,21 @@ def sources(module, *names):
     return [f"src/{module}/{name}.cpp" for name in names]
 
 
+def all_sources(module):
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src" / module).glob("*.cpp"))
+
+
 # Compiled together: headers are read and templates made once for each.
 UNITS = {
-    "text": sources("text", "added_tokens", "bpe", "byte_alphabet", "character_map", "chat_template", "decoder", "normalizer", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",
-                    "jinja_list_filters", "jinja_methods", "jinja_operators", "jinja_parser", "jinja_print",
-                    "jinja_text_filters", "jinja_texts", "jinja_value", "jinja_value_filters", "python_text", "json_text", "pre_tokenizer", "regex", "scripts", "template_date", "template_variables", "tokenizer",
-                    "tokenizer_config", "tokenizer_export", "tokenizer_json", "tokenizer_rules", "unigram", "utf8", "vocabulary", "word_model", "words"),
-    "config": sources("config", "changes", "convert", "deck", "exported_config", "fault", "hints", "json_edit", "key_table", "keys_algo", "keys_model", "keys_output", "keys_reward",
-                      "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
-    "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
+    "text": all_sources("text"),
+    "config": all_sources("config"),
+    "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "operations", "safetensors_header", "spec", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
     "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set"),
     "reward": sources("reward", "asked", "checks", "request", "rule"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
-    "base": sources("base", "command", "decimal", "error", "fault_gates", "fault_point", "files", "foreign_file", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
+    "base": sources("base", "command", "decimal", "error", "fault_gates", "fault_point", "files", "foreign_file", "philox", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
 }

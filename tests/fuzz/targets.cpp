@@ -37,6 +37,7 @@
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/score_input.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/reward/checks.hpp"
 #include "trireme/text/chat_template.hpp"
 #include "trireme/text/json_text.hpp"
@@ -49,6 +50,12 @@ size_t trireme::comm::size_of(DType type) {
          : type == DType::bf16                      ? 2
          : type == DType::i32 || type == DType::f32 ? 4
                                                     : 8;
+}
+
+// And all that descriptions of models need of kernels, which would bring LibTorch.
+void trireme::kernels::parallel_for(int64_t begin, int64_t end, int64_t,
+                                    const std::function<void(int64_t, int64_t)>& body) {
+  body(begin, end);
 }
 
 namespace {
