@@ -13,7 +13,7 @@
 namespace trireme::base {
 namespace {
 
-// Calls between two returns: what a pass needs is faulted in again after each.
+// Calls between two returns: a pass faults its memory in again after each.
 constexpr int64_t calls_between_returns = 8;
 
 struct Goal {

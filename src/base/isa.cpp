@@ -43,7 +43,7 @@ bool detect_amx() {
   constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24, tiles_kept = 3U << 17;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0 || (d & amx_tile) == 0)
     return false;
-  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));  // what the operating system keeps
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));  // kept by the operating system
   if ((a & tiles_kept) != tiles_kept) return false;
 #if defined(__linux__)
   constexpr long ask_for_state = 0x1023,

@@ -29,7 +29,7 @@ Injection& injection() {
   return one;
 }
 
-constexpr int killed = 137;  // what a shell reports for a process that died of SIGKILL
+constexpr int killed = 137;  // a shell's exit code for SIGKILL
 
 }  // namespace
 

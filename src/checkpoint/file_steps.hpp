@@ -29,7 +29,7 @@ void sync_descriptor(int fd, const std::filesystem::path& path);
 // Closes and reports a late write error (NFS, quotas).
 void close_file(base::FileDescriptor fd, const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-// `from` takes the place of the existing `to`; what was there is then at `from`. Atomic where the
+// `from` takes the place of the existing `to`; the old content is then at `from`. Atomic where the
 // file system can.
 void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to);
 // The same by three renames, where the file system cannot; remove_leftovers() knows what an end in

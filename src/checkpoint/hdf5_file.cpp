@@ -170,7 +170,7 @@ int64_t lay_out(const std::filesystem::path& path, std::vector<IndexEntry>& entr
 
 namespace {
 
-// What a walk over all links finds.
+// Result of a walk over all links.
 struct Walk {
   std::vector<std::string> datasets;
   std::string refused;  // a link that is not hard

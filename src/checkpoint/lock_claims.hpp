@@ -22,7 +22,8 @@ struct Claim {
       0;  // when anything of the file was: later than `modified` where a copy kept that
 };
 
-// What the name of a claim has room for. Fences are counted up by one, so nobody comes here.
+// The largest fence that fits in a claim's name. Fences are counted up by one, so nobody comes
+// here.
 inline constexpr int64_t largest_fence = 999'999'999'999'999'999;
 
 std::filesystem::path claim_path(const std::filesystem::path& folder, int64_t fence);

@@ -27,7 +27,7 @@ class SlabWriter {
              const std::function<void(const char*)>& beat);
   // `data`: the rectangle, dense.
   WrittenSlab write(const IndexEntry& entry, const base::Block& block, const void* data);
-  // What was kept back since it fills no page, in the order of writing.
+  // Bytes kept back since they fill no page, in the order of writing.
   const std::vector<PageEdge>& edges() const { return edges_; }
   // The edges of the pages that this rank owns.
   void write_edges(const std::vector<PageEdge>& edges);

@@ -82,7 +82,7 @@ class Save {
       entries_;  // datasets of the content, then /state; slabs and digests on rank 0
   std::vector<base::Block> blocks_;  // rank 0: [rank][dataset]
   int64_t file_bytes_ = 0;
-  std::vector<WrittenSlab> mine_;  // what this rank writes
+  std::vector<WrittenSlab> mine_;  // written by this rank
   SaveReport report_;
 };
 

@@ -100,7 +100,7 @@ void CommView::barrier() const {
 
 namespace {
 
-// `busy`: what is done between two looks; false: nothing, so it sleeps.
+// `busy`: work between two looks; false: there was none, so it sleeps.
 template <class Done, class Busy>
 void sleep_until(Done done, Busy busy) {
   constexpr int yields_before_sleep = 32;

@@ -80,7 +80,7 @@ class Event {
   bool is_over() const;                            // the stream has come there
   double seconds_since(const Event& first) const;  // both are over
   void block(
-      cudaStream_t stream) const;  // what is enqueued on `stream` from now on waits for the event
+      cudaStream_t stream) const;  // work enqueued on `stream` from now on waits for the event
 
  private:
   cudaEvent_t handle_ = nullptr;

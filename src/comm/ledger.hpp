@@ -18,7 +18,7 @@ class Ledger {
     int32_t type = 0;   // element type and reduction
     int32_t root = -1;
   };
-  // Calls that are kept: what a comparison can name.
+  // Calls that are kept, so that a comparison can name them.
   static constexpr int64_t kept = 256;
 
   void note(const char* operation, int64_t count, int type, int root);

@@ -23,7 +23,7 @@ class LifeMessages {
   ~LifeMessages() = default;
 
   bool leads() const { return comm_->rank() == 0; }
-  // What this rank is at; on rank 0 nothing is sent.
+  // Tells rank 0 of this rank's activity; on rank 0 nothing is sent.
   void report(const LifeSign& sign);
   // Takes what has come. Rank 0: life signs, which it answers. Elsewhere: answers of rank 0.
   void receive();
@@ -40,7 +40,7 @@ class LifeMessages {
   // The end, in which messages still go to and fro: this rank has come to it, and whether all have.
   void begin_leaving();
   bool all_leave();
-  // When all have: what is under way is brought to an end. Collective.
+  // When all have: completes pending messages. Collective.
   void finish();
   // Without the others: what may still arrive keeps its memory, for good.
   static void abandon(std::unique_ptr<LifeMessages> messages);

@@ -12,7 +12,7 @@
 namespace trireme::comm {
 namespace {
 
-// What the receiver gives back when a message is taken.
+// Room that the receiver gives back when a message is taken.
 struct Room {
   int64_t messages = 0;
   int64_t bytes = 0;

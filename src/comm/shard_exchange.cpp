@@ -49,7 +49,7 @@ void add_range(float* into, DType type, const Sources& sources, int64_t offset, 
   }
 }
 
-// Values first ... last in bf16, to where they lie when all are; what is written lies before all
+// Values first ... last in bf16, to their final place; every write goes before all
 // that is still to be read.
 void round_range(float* values, int64_t first, int64_t last) {
   uint16_t rounded[chunk_elements];

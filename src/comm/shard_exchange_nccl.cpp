@@ -83,7 +83,7 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
   void take_ring();  // and makes it known to NCCL
   void round_gradients(int stage);
   int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
-  // What is enqueued on `later` from now on waits for what is on `earlier` now.
+  // Work enqueued on `later` from now on waits for the work on `earlier`.
   void follow(cudaStream_t later, cudaStream_t earlier) {
     order_.record(earlier);
     order_.block(later);

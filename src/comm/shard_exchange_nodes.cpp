@@ -153,7 +153,7 @@ class NodeExchange final : public ShardExchange {
   uint64_t update_ = 0;
   std::vector<uint64_t>
       arrived_;  // by stage: the update that this rank has seen on all of its node
-  std::vector<std::vector<MPI_Request>> requests_;  // by stage: what this rank takes
+  std::vector<std::vector<MPI_Request>> requests_;  // by stage: receives of this rank
   std::vector<MPI_Request> sending_;
   std::vector<uint64_t> last_use_;  // by stage: number of its last reduction, from 1; 0: none
   uint64_t begun_ = 0;

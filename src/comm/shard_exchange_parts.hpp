@@ -1,4 +1,4 @@
-// What the kinds of exchange share. Private to comm.
+// Shared by the kinds of exchange. Private to comm.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct ParameterStorage {
   int64_t elements = 0;
 };
 
-// What every ring knows: where stages and own slices lie, which stages its memory has, which
+// Layout that every ring knows: where stages and own slices lie, which stages its memory has, which
 // reduction runs. It refuses what autograd would not see and would turn into wrong gradients
 // without an error: a gather over weights, or gradients over gradients, that are still in use.
 class RingLayout {
@@ -61,7 +61,7 @@ class RingLayout {
   const ParameterStorage& storage() const { return storage_; }
   RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices,
                                DType reduce_type) const;
-  // Elements of one rank's slices of a stage: what one rank sends to another in a reduction.
+  // Elements of one rank's slices of a stage, as sent to another rank in a reduction.
   int64_t slice_elements(int stage) const;
   int64_t largest_slice() const;  // of slice_elements over stages
 
@@ -159,7 +159,7 @@ struct DeviceSupport {
                                                   const ExchangeOptions& options) = nullptr;
   std::unique_ptr<RankSums> (*make_sums)(const CommView& comm, void* compute_stream) = nullptr;
   std::optional<std::string> (*find_trouble)() =
-      nullptr;  // what the devices' library of messages found wrong by itself; any thread
+      nullptr;  // error found by the devices' communication library; any thread
   bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
   void (*unlock_pages)(std::byte* memory) = nullptr;
   void (*start_copy)(const RowCopy& copy) = nullptr;

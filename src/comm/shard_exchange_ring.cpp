@@ -49,7 +49,7 @@ MpiRingExchange::~MpiRingExchange() {
     MPI_Waitall(static_cast<int>(reducing_.size()), reducing_.data(), MPI_STATUSES_IGNORE);
 }
 
-// What is gathered ahead still arrives: the next exchange may not write under it.
+// Gathers ahead still arrive: the next exchange may not write under it.
 void MpiRingExchange::leave() {
   layout_.may_leave();
   for (auto& requests : gathering_) wait(requests);

@@ -98,7 +98,7 @@ struct Range {
   int64_t end = 0;
 };
 
-// What this rank touches first, as ranges of the window.
+// Ranges of the window that this rank touches first.
 std::vector<Range> own_ranges(const CommView& comm, const std::vector<int64_t>& offsets,
                               Placement placement) {
   const auto me = static_cast<size_t>(comm.rank());

@@ -13,7 +13,7 @@ class StreamWaits {
  public:
   explicit StreamWaits(cudaStream_t stream) : stream_(stream) {}
 
-  // What is enqueued on the stream from now on waits for `event`. Tells trace::add_device_wait() of
+  // Work enqueued on the stream from now on waits for `event`. Tells trace::add_device_wait() of
   // those waits that the stream has come through; the host waits for none.
   void wait_for(const Event& event);
   double seconds() const { return seconds_; }  // of all that were told of

@@ -135,7 +135,7 @@ class Watchdog::State {
     wish_ = std::max(wish_.load(), mine_.wish);
   }
 
-  // What the GPUs' library of messages found by itself ends the job as a hang does: the main thread
+  // An error of the GPUs' communication library ends the job as a hang does: the main thread
   // waits for ever, or will.
   std::optional<std::string> find_trouble() const {
     const auto ask = device_support().find_trouble;
@@ -156,7 +156,7 @@ class Watchdog::State {
     }
   }
 
-  // What is wrong in the words of whoever found it; nullopt: nothing.
+  // The fault in the words of the rank that found it; nullopt: none.
   std::optional<std::string> exchange(double awake) {
     messages_->report(mine_);
     messages_->receive();

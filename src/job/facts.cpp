@@ -176,7 +176,7 @@ struct LauncherRow {
   const char* marker;  // must be set as well
   std::array<const char*, 2> rank, size, local_rank, local_size;
 };
-// Order: what a launcher's daemons inherit from another one must not hide it. Hydra's and Open
+// Order: variables that a launcher's daemons inherit must not hide it. Hydra's and Open
 // MPI's are often started by srun, whose variables then describe the daemons.
 constexpr std::array launchers{
     LauncherRow{"Open MPI",
@@ -277,7 +277,7 @@ std::optional<double> pbs_seconds_left(std::string_view text, double now) {
   if (!limit) return std::nullopt;
   const auto start = parse_date(pbs_attribute(text, "stime"));
   if (start && *start + *limit > now) return *start + *limit - now;
-  // An end in the past is of another clock or time zone: what the job has used counts then.
+  // An end in the past is of another clock or time zone: the job's used time counts then.
   if (const auto used = parse_pbs_time(pbs_attribute(text, "resources_used.walltime")))
     return *limit - *used;
   if (start) return *start + *limit - now;

@@ -65,7 +65,7 @@ class CudaGraph final : public DeviceGraph {
   }
 
  private:
-  // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, both
+  // Ends the parts of a failed capture that LibTorch leaves open: the stream's, both
   // allocators', the random generator's.
   void give_up(const c10::cuda::CUDAStream& stream) {
     cudaGraph_t unfinished = nullptr;

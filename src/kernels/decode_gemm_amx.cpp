@@ -21,7 +21,7 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
-// What is in memory must be there before tiles are loaded: the compiler's loads do not say that
+// Stores must be complete before tiles are loaded: the compiler's loads do not say that
 // they read.
 TRIREME_SIMD void settle() { __asm__ volatile("" ::: "memory"); }
 

@@ -1,4 +1,4 @@
-// What the instruction-set files of the decode GEMM implement. Internal to kernels.
+// Implemented by the instruction-set files of the decode GEMM. Internal to kernels.
 #pragma once
 
 #include <algorithm>

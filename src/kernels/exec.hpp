@@ -8,8 +8,8 @@
 //   it team.barrier()             what threads wrote before it the others may read after it; every
 //   thread calls it team.shared<S>()           one S for all threads, near them; called once, by
 //   each of them. The functor says so: `using Shared = S`, without
-//                              initialisers. What an earlier index left is in it, and may still be
-//                              read before the first barrier
+//                              initialisers. It holds values of an earlier index, which may still
+//                              be read before the first barrier
 //
 // Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos
 // has one. exec_cuda.cuh is the launcher for a Kokkos without. Pointers stay valid until the call

@@ -33,7 +33,7 @@ struct ScanHeadRows {
     Shared& shared = team.template shared<Shared>();
     const int64_t first = index * head_rows_of_team, left = a.chunk.rows - first;
     const int64_t rows = left < head_rows_of_team ? left : head_rows_of_team;
-    team.barrier();  // what is shared may still be read
+    team.barrier();  // shared memory may still be read
     team.each(rows * head_lanes, [&](int64_t task) {
       float best = -__FLT_MAX__;
       each_of_lane(first, task, [&](float z) { best = best > z ? best : z; });

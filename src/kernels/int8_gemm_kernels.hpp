@@ -1,4 +1,4 @@
-// What the instruction-set files of the decode GEMM over weights in 8 bits implement. Internal to
+// Implemented by the instruction-set files of the decode GEMM over weights in 8 bits. Internal to
 // kernels.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace trireme::kernels {
 
-// What is turned into 8 bits.
+// Values that are quantized to 8 bits.
 struct Int8Source {
   ElementType type = ElementType::f32;
   const void* weight = nullptr;  // [N, K]

@@ -37,7 +37,7 @@ TRIREME_KERNEL inline Neighbours<T, count>& neighbours(T* first) {
   return *reinterpret_cast<Neighbours<T, count>*>(first);
 }
 
-// What a thread of a GPU reads and writes at most at a time, in bytes and in elements.
+// Most that a GPU's thread reads and writes at a time, in bytes and in elements.
 inline constexpr int widest_bytes = 16;
 template <class T>
 inline constexpr int widest = widest_bytes / sizeof(T);

@@ -115,7 +115,7 @@ TRIREME_SIMD void put_paired(uint32_t* out, int64_t stride, int64_t r, int64_t j
   }
 }
 
-// What one block of queries of one head needs in the backward pass.
+// Inputs of one block of queries of one head in the backward pass.
 template <class Ops>
 struct BackwardBlock {
   using Pack = Packing<Ops>;

@@ -24,7 +24,7 @@ TRIREME_KERNEL const T* drawable_logits_of(const DrawArguments& a, const DrawRow
 }
 
 // What top-k and top-p leave of a row, and the draw from it. Ids are in order of z, largest first,
-// equal ones by id, lowest first; what is kept is all above a value of z, and of those with this
+// equal ones by id, lowest first; all above a value of z are kept, and of those with this
 // value all up to an id. Both are found by halving.
 template <class T>
 struct TruncatedRow {

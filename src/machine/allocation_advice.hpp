@@ -1,4 +1,4 @@
-// What the ledger says when memory could not be had.
+// The ledger's advice when an allocation fails.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,7 @@
 namespace trireme::machine {
 namespace {
 
-// What this rank's memory is, before the ledger is known.
+// This rank's memory, before the ledger is known.
 struct Place {
   int64_t device_free = plan::free_unknown, host_free = plan::free_unknown;
   std::string device_pool,
@@ -99,15 +99,15 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
                         const std::optional<config::ModelShape>& critic, int64_t longest,
                         at::Device device) {
   const trace::Region region{"memory check"};
-  world.barrier();  // devices are current, plugins started: what is free now is what the job can
-                    // have
+  world.barrier();  // devices are current, plugins started: memory that is free now is what the job
+                    // can have
   const Place place = measure(topology, device);
   const auto places = world.all_gather(place.device_pool);
   const auto sharers =
       std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
   device_free_ = device.is_cpu() ? 0 : place.device_free;
-  // The same job on every rank, so that each knows the ledgers of all: what the rank with least
-  // has, and the kernels that all agreed on (use_device()).
+  // The same job on every rank, so that each knows the ledgers of all: memory of the rank with
+  // least has, and the kernels that all agreed on (use_device()).
   const plan::Machine machine{
       .name = "this",
       .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
@@ -188,7 +188,7 @@ std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,
   const int64_t taken = device_free_ - free_memory(device);
   device_peak_ =
       std::max(device_peak_,
-               taken);  // at reports: what was given back in between (give_back_unused) is not seen
+               taken);  // at reports: memory given back in between (give_back_unused) is not seen
   out["planned_device_peak"] = planned_device_;
   out["device_peak"] = world.max(device_peak_);
   const DeviceKinds kinds = device_kinds(device, taken);

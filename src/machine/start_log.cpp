@@ -18,7 +18,7 @@ void warn_of_placement(const config::Options& options, const comm::Roles& roles)
     log::warning(warning);
 }
 
-// What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
+// Log lines about cores and threads: the plan, likely mistakes, idle cores.
 void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places,
                  const ThreadPlan& threads) {
   log::info(base::text("threads: ", job::describe_threads(places), ", ",

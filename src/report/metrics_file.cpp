@@ -160,7 +160,7 @@ void MetricsFile::write_waiting() {
 void MetricsFile::sync() {
   try {
     write_waiting();
-  } catch (const UserError&) {  // what was written before is remembered by the cursor all the same
+  } catch (const UserError&) {  // the cursor still covers earlier lines
     to_device();
     throw;
   }

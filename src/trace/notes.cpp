@@ -1,4 +1,4 @@
-// What the table means and what to try: in the manner of a load-balance report, with a figure.
+// Reading of the table and advice, in the manner of a load-balance report, with a figure.
 #include <algorithm>
 #include <numeric>
 
@@ -93,7 +93,7 @@ std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run
            "with train.async_depth=1";
   }
   const auto split = balanced_split(table);
-  // What all of them wait for in the meantime (answers on their way, the slowest rank) no split
+  // Waiting that all of them share (answers on their way, the slowest rank) no split
   // shortens.
   const double now = busiest->iterations.seconds;
   const double expected = now - (busy(*busiest) - expected_seconds(table, split));
@@ -150,7 +150,7 @@ std::string overlap_text(const Table& table, RolesRun run) {
       table, {}, [](const RoleTable& role) { return role.iterations.seconds; });
   if (table.size() < 2 || longest->iterations.seconds <= 0) return "";
   std::vector<std::string> idle;
-  double generators = 0, trainers = 0, both = 0;  // what the busiest ranks of the kind have to do
+  double generators = 0, trainers = 0, both = 0;  // work of the busiest ranks of each kind
   for (const RoleTable& role : table) {
     if (!is_role(role)) continue;
     idle.push_back(base::text(role.role, " ", percent(idle_share(role))));

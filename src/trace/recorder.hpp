@@ -1,4 +1,4 @@
-// What the threads of this process have recorded. Writers are the threads themselves, each in its
+// Records of this process's threads. Writers are the threads themselves, each in its
 // own record; readers (table, trace.json, watchdog) take the record's lock, so a writer waits at
 // most for a copy.
 #pragma once

@@ -24,8 +24,8 @@ class Walk {
   void run() { out_.wait = children(0, "", Exposed{}); }
 
  private:
-  // Whether a region of the kind lies around this one: only the outermost counts. What a rank works
-  // on while it waits for others is not waiting.
+  // Whether a region of the kind lies around this one: only the outermost counts. Work that a rank
+  // does on while it waits for others is not waiting.
   struct Exposed {
     bool communication = false, wait = false, io = false;
   };

@@ -17,7 +17,7 @@ namespace trireme::weightsync {
 // In front of every bucket.
 struct alignas(64) BucketHeader {
   int64_t version = 0;
-  int64_t base_version = 0;  // of a delta: what it must be applied to
+  int64_t base_version = 0;  // of a delta: the version that it applies to
   int64_t payload_bytes = 0;
   uint64_t digest = 0;  // XXH3 of the payload; 0 without verification
   int32_t number = 0;

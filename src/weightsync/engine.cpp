@@ -214,7 +214,7 @@ void WeightSync::Engine::open_rings() {
   }
 }
 
-// What a replica passes on goes in buckets as it came.
+// A replica forwards buckets as they came.
 void WeightSync::Engine::look_for_sources_in_place() {
   if (node_ranks_.empty() || options_.device || !options_.in_place || plan_.relay ||
       options_.delta == DeltaScope::everywhere)

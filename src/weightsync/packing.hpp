@@ -11,7 +11,7 @@
 namespace trireme::weightsync {
 
 // How bytes get from and to this rank's tensors: by the processor, or by the copy engines of the
-// device where the tensors lie. Buckets are memory of the host. What was started is done after
+// device where the tensors lie. Buckets are memory of the host. Started copies are done after
 // finish().
 struct Copier {
   void (*start)(const comm::RowCopy& copy);

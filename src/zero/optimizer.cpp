@@ -52,7 +52,7 @@ kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map,
 int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
                        at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
   int64_t changed = 0;
-  std::vector<uint64_t> step_bits;  // what this step changed of a parameter
+  std::vector<uint64_t> step_bits;  // bits of a parameter that this step changed
   for (size_t p = 0; p < map.parameters(); ++p) {
     if (map.own(p).empty()) continue;
     state.before_change(p);

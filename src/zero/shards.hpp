@@ -1,4 +1,4 @@
-// What one rank holds of a model in fp32, and the geometry that the exchange needs. Private to
+// One rank's part of a model in fp32, and the geometry that the exchange needs. Private to
 // zero.
 #pragma once
 

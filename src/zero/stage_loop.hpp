@@ -56,7 +56,7 @@ class StageLoop {
   std::vector<at::Tensor> weights(int stage, bool leaves);
   static void preset_gradients(const std::vector<float*>& into,
                                const std::vector<at::Tensor>& leaves);
-  // What the strategy gives this rank of a batch; the rotary embedding reaches all of its
+  // The strategy's part of a batch for this rank; the rotary embedding reaches all of its
   // positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
   at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x,

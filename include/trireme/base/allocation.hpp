@@ -23,7 +23,7 @@ std::optional<FailedAllocation> failed_allocation(const std::exception& error);
 // The program's operator new says so before it throws. Any thread.
 void note_failed_new(std::size_t bytes) noexcept;
 
-// What a process knows of its plan: a text that follows the message, beginning with a line break.
+// Text that a process adds from its plan: it follows the message, beginning with a line break.
 // `where` as trace::where(). One for the process; an empty function: none.
 using AllocationAdvice =
     std::function<std::string(const FailedAllocation&, const std::string& where)>;

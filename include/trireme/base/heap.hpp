@@ -1,4 +1,4 @@
-// The heap of this process. What is freed stays with the process: tensors of the same sizes come
+// The heap of this process. Freed memory stays with the process: tensors of the same sizes come
 // back in every step, and returning and re-faulting their pages costs several per cent of it. But
 // sizes vary with the lengths of texts, and gaps that fit nothing add up over a run; so they are
 // given back where the process comes near what was planned for it.

@@ -16,7 +16,7 @@ namespace trireme::base {
 
 // In this order each can do what those before it can.
 enum class Isa : uint8_t {
-  portable,     // what the compiler makes of plain C++ for any processor of the build's family
+  portable,     // plain C++, for any processor of the build's family
   avx2,         // AVX2, FMA and BMI2: x86-64-v3 (Haswell, Zen 1 and later)
   avx512,       // AVX-512 F, BW, VL and DQ: x86-64-v4
   avx512_bf16,  // and VDPBF16PS
@@ -25,7 +25,7 @@ enum class Isa : uint8_t {
 std::string to_string(Isa isa);
 std::optional<Isa> isa_from(std::string_view word);
 
-// What this processor and operating system support, whatever is asked for.
+// Supported by this processor and operating system, whatever is asked for.
 Isa processor_isa();
 // The best one that may be used: processor_isa(), or the lower one that TRIREME_ISA names. Throws
 // UserError(usage) when its word is unknown and UserError(unfit_environment) when the processor

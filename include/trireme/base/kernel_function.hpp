@@ -1,6 +1,6 @@
 // Marks functions that kernels call: plain C++ for the host, both sides under a GPU compiler.
 // TRIREME_UNROLL: before loops over arrays that are to live in a GPU's registers, which have no
-// addresses. prefetch(): what a GPU reads soon.
+// addresses. prefetch(): code that a GPU runs soon.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIPCC__)

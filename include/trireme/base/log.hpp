@@ -10,7 +10,7 @@
 
 namespace trireme::log {
 
-// What this rank writes where. `console` is true on the one rank that talks to the terminal.
+// Where this rank writes. `console` is true on the one rank that talks to the terminal.
 struct Sinks {
   bool console = true;
   std::filesystem::path main_file;  // empty: none

@@ -27,7 +27,7 @@ constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
 // Uniform in [0, 1) with 24 bits, exactly representable in float.
 constexpr float unit_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
-// What a stream of draws is for; keeps streams of one seed apart.
+// Purpose of a stream of draws; keeps streams of one seed apart.
 enum class Stream : uint32_t { sampling = 1, shuffle = 2, init = 3, test = 4 };
 
 // One uniform in [0, 1) for (seed, stream, a, b): e.g. a = request id, b = position.

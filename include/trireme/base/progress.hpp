@@ -23,7 +23,7 @@ class FileWork {
   FileWork& operator=(const FileWork&) = delete;
 };
 
-// "write of /run/metrics.jsonl": what the thread with this kernel id is at; empty: no file. Any
+// "write of /run/metrics.jsonl": file work of the thread with this kernel id; empty: none. Any
 // thread.
 std::string file_work_of(int thread);
 

@@ -1,4 +1,4 @@
-// What is added to the logit of a token before the next one is drawn.
+// A value that is added to a token's logit before each draw.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ class BackgroundWriter {
 
   bool busy() const;
   // Waits for the save in progress and returns its report (the last one when none runs); throws
-  // what the save threw. Every rank throws alike.
+  // the save's error. Every rank throws alike.
   SaveReport wait();
   // Seconds of the last save that was committed, from its start; nullopt: none yet. Says nothing of
   // a save in progress. Any thread.

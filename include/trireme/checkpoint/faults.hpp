@@ -1,4 +1,4 @@
-// [fault] of the deck: what this process is made to suffer, for tests: at named places, and in the
+// [fault] of the deck: faults injected into this process, for tests: at named places, and in the
 // file operations of checkpoints.
 #pragma once
 

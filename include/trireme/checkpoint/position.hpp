@@ -19,7 +19,7 @@ struct Position {
 
 // Checkpoints of `folder` whose manifest is whole, the latest save first; none when there is no
 // folder. `not_whole` receives what is wrong with the others. Not collective. Throws io_error or
-// permission when the folder or a manifest cannot be read now: what was not seen must not be taken
+// permission when the folder or a manifest cannot be read now: an entry that was not seen is not
 // for absent.
 std::vector<Position> list_committed(const std::filesystem::path& folder,
                                      std::vector<std::string>* not_whole = nullptr);

@@ -12,7 +12,7 @@
 
 namespace trireme::checkpoint {
 
-// What is known of the saves of this process.
+// The saves of this process so far.
 struct SavesSoFar {
   int64_t committed = 0;
   double last_seconds = 0;  // from its start to the commit; 0: none

@@ -43,7 +43,7 @@ struct Dataset {
                                // saves in the background)
 };
 
-// What a checkpoint holds; all ranks list the same datasets in the same order.
+// Content of a checkpoint; all ranks list the same datasets in the same order.
 struct Content {
   std::vector<Dataset> datasets;
   std::string state =

@@ -13,7 +13,7 @@
 
 namespace trireme::comm {
 
-// What the lowest rank that failed has thrown.
+// The error of the lowest rank that failed.
 struct AgreedFailure {
   int rank = 0;
   ExitCode code = ExitCode::internal;

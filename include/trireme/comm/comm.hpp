@@ -51,7 +51,7 @@ constexpr DType dtype_of(base::ElementType type) {
 
 enum class Op : uint8_t { sum, min, max, bit_or };
 
-// What a message between two ranks is, MPI's tag; all of the program. MPI promises 0 .. 32767.
+// Kinds of messages between two ranks (MPI's tag), of the whole program. MPI promises 0 .. 32767.
 enum class Tag : int {
   first_flow = 0,  // weightsync numbers the flows of a pair of ranks from here
   last_flow = 30999,

@@ -28,7 +28,7 @@ class HugeBuffer {
   int64_t bytes() const { return bytes_; }
   // Gives the physical pages back; the contents become zero.
   void discard();
-  // "97 % huge pages, one NUMA node": what the kernel reports of the pages that are there.
+  // "97 % huge pages, one NUMA node": the kernel's report on the pages that exist.
   std::string describe() const;
 
  private:

@@ -27,8 +27,7 @@ struct LifeSign {
   std::string host{};
   std::string where{};  // open regions, outermost first
   std::string call{};   // the collective it is in, with its number and bytes; empty: in none
-  job::StopReason wish =
-      job::StopReason::none;  // what this rank was asked for: the others hear of it
+  job::StopReason wish = job::StopReason::none;  // asked of this rank; the others hear of it
 };
 
 // The last life sign of a rank, and for how long there has been none, by the clock of the one who
@@ -41,7 +40,7 @@ struct RankLife {
 // The longest that a rank may be silent where it is; 0: for ever.
 double deadline_of(const LifeSign& sign, const Deadlines& deadlines);
 
-// What is wrong, in words that name the ranks which did not arrive, where they are, and who waits
+// The fault, in words that name the ranks which did not arrive, where they are, and who waits
 // for them; nullopt: nothing yet. In this order: ranks that are not heard of any more (stopped,
 // node or network gone), ranks that work without progress for longer than the deadline of what they
 // do, all ranks waiting for each other for longer than the usual deadline. A rank that waits for

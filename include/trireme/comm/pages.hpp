@@ -27,7 +27,7 @@ int touch_threads();
 // False where the system refuses.
 bool interleave_pages(std::byte* address, int64_t bytes, std::span<const int> numa_nodes);
 
-// What the pages of one or several ranges are. Sums may be added.
+// The kinds of pages in one or several ranges. Sums may be added.
 struct PageReport {
   int64_t present = 0;                   // bytes in this process' page tables
   int64_t huge = 0;                      // of these, on huge pages
@@ -51,7 +51,7 @@ std::string describe(const PageReport& report, int numa_nodes);
 // NUMA nodes of the machine that have memory; 1 where /sys says nothing.
 int numa_nodes_of_machine(const std::filesystem::path& root = "/");
 
-// What the administrator allows, "always", "advise", "never", ...: for memory that ranks share and
+// The administrator's setting, "always", "advise", "never", ...: for memory that ranks share and
 // for that of one process. "": unknown.
 enum class HugePages { shared, own };
 std::string huge_page_policy(HugePages which, const std::filesystem::path& root = "/");

@@ -1,4 +1,4 @@
-// What the ranks of a tensor-parallel replica add up in host memory: each writes a part of its own,
+// Sums of the ranks of a tensor-parallel replica in host memory: each writes a part of its own,
 // then any of its threads reads those of all ranks.
 #pragma once
 
@@ -18,7 +18,7 @@ class RankParts {
   };
 
   virtual ~RankParts() = default;
-  // Room for parts of `count` numbers; what was written for the next sum is lost. Collective where
+  // Room for parts of `count` numbers; parts written for the next sum are lost. Collective where
   // that is more than there is.
   virtual void reserve(int64_t count) = 0;
   // Where this rank's part of the next sum goes, up to meet().

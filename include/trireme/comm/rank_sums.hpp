@@ -1,5 +1,5 @@
 // Sums over the ranks of a tensor-parallel group, where the values lie: in host memory by MPI, on
-// devices by NCCL on a communicator of the group's own. What is enqueued on a device is not waited
+// devices by NCCL on a communicator of the group's own. Work enqueued on a device is not waited
 // for.
 #pragma once
 
@@ -33,7 +33,7 @@ class RankSums {
   // Where those of a device take their place from now on.
   virtual void use_stream(void* /*compute_stream*/) {}
   const RankSumsCounters& counters() const { return counters_; }
-  // What was done without a call, or called without being done, is counted by who knows of it.
+  // For callers that replay sums without a call, or call without running one.
   void set_counters(const RankSumsCounters& counters) { counters_ = counters; }
 
  protected:

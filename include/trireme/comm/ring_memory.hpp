@@ -4,7 +4,7 @@
 //
 // An exchange takes the memory when it gathers, or asks for gradients, after another had it. By
 // then the other must have released all its stages and finished its reduction, else InternalError:
-// its pass would go on with foreign weights. What it had gathered is lost; own slices are not in
+// its pass would go on with foreign weights. Its gathered weights are lost; own slices are not in
 // here. Ranks of one exchange agree on what they still hold without asking each other: where only
 // some of them give the memory to another tenant (a reference on a part of the trainers), an update
 // of all of them lies between, which forgets what was gathered. Not thread-safe: passes of a rank
@@ -35,7 +35,7 @@ class RingMemory {
   // An exchange that has no other memory for stages. Lives until remove().
   class Tenant {
    public:
-    virtual void leave() = 0;  // another takes the memory: what is under way is finished first
+    virtual void leave() = 0;  // another takes the memory: finish pending transfers first
     virtual void lose() = 0;   // the memory is about to be freed for a larger one; after leave() if
                                // this tenant had it
 

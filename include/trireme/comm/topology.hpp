@@ -52,8 +52,8 @@ class SharedWindow {
   }
   int64_t total_bytes() const { return offsets_.empty() ? 0 : offsets_.back(); }
   bool valid() const { return base_ != nullptr; }
-  // "memfd, 4 KiB pages, one NUMA node" or the like, for the log: what the kernel reports, not what
-  // was asked for.
+  // "memfd, 4 KiB pages, one NUMA node" or the like, for the log: as the kernel reports it, not
+  // what was asked for.
   const std::string& kind() const { return kind_; }
 
  private:
@@ -84,7 +84,7 @@ struct WindowPlace {
 WindowPlace find_in_windows(const void* address);
 
 // Another process's window, for reading, mapped without that process's help: this process's own map
-// where it has one. What is read there, and when, the two must agree on.
+// where it has one. The two must agree on what is read there, and when.
 class WindowView {
  public:
   // Not valid() where the file cannot be opened through /proc, or is another one there.

@@ -12,7 +12,7 @@
 
 namespace trireme::job {
 
-// What one rank finds and tells the others.
+// One rank's view of its node, told to the others.
 struct RankPlace {
   int rank = 0;
   int node = 0;

@@ -1,5 +1,5 @@
 // How the cores of a node are shared out among its ranks, and which thread runs where. Lists in,
-// numbers out: what a rank sees of its machine is gathered elsewhere (affinity.hpp), so that nodes
+// numbers out: a rank's view of its machine is gathered elsewhere (affinity.hpp), so that nodes
 // can be made up in tests.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace trireme::job {
 
-// What one of the ranks that work at the same time may use.
+// Cores that one of the ranks working at the same time may use.
 struct CoreClaim {
   std::vector<int> cores;             // physical cores, by physical_cores()
   std::vector<job::CpuQuota> quotas;  // of the control groups above it

@@ -1,4 +1,4 @@
-// What a rank leaves behind when it crashes.
+// The report that a crashing rank leaves behind.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What the batch system and the launcher say about this job: read from the environment, and where
+// Facts about this job from the batch system and the launcher: read from the environment, and where
 // that is not enough from one question to the scheduler. The parsers are pure functions of texts,
 // so tests feed them what real systems wrote.
 #pragma once
@@ -46,7 +46,7 @@ std::string job_label(const Environment& environment);
 // "slurm 4711 (ppo_70b), restart 1, 4 nodes n[001-004]"
 std::string describe(const JobFacts& job);
 
-// What the launcher says about this process; -1 or 0 where it does not say.
+// The launcher's facts about this process; -1 or 0 where it does not say.
 struct LaunchFacts {
   std::string launcher;  // "Open MPI", "PALS", "Slurm", "Intel MPI", "MPICH", "PMIx"; empty:
                          // started without one
@@ -59,7 +59,7 @@ struct LaunchFacts {
 LaunchFacts read_launch(const Environment& environment);
 std::string describe(const LaunchFacts& launch);
 // Whether this process speaks for the job before MPI does: rank 0, or started without a launcher.
-// What all ranks see alike is said once.
+// True on the one process that reports what all ranks see alike.
 bool speaks_for_job(const Environment& environment);
 
 // Only what job numbers are made of: such text goes onto command lines.

@@ -1,4 +1,4 @@
-// What this process may use of its node: memory and processor time, by the kernel and by the
+// Limits of this process on its node: memory and processor time, by the kernel and by the
 // control groups above it (v1, v2 or both mounted, nested groups, containers). Functions take the
 // folder that stands for "/", so that tests can make up a node.
 #pragma once

@@ -34,7 +34,7 @@ std::string to_string(StopReason reason);
 // Installs the handlers of this process; idempotent.
 void install_signal_handlers();
 
-// What the signals of this process ask for so far, without asking others; `clear_save` forgets a
+// The request of this process's signals so far, without asking others; `clear_save` forgets a
 // served SIGUSR2.
 StopReason pending_signal();
 void clear_save_request();

@@ -24,7 +24,7 @@ double process_age();
 // slowly.
 double leaving_margin(double seconds_left, double start_seconds);
 
-// What the iteration that would come next is like.
+// The next iteration's needs.
 struct NextIteration {
   bool evaluates = false;
   bool save_in_progress = false;

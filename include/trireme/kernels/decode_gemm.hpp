@@ -57,7 +57,7 @@ struct GemmArguments {
   const void* bias = nullptr;  // [N] or null; fp32: the sum starts from it, bf16: added before the
                                // one rounding (as LibTorch)
   const void* x =
-      nullptr;  // [M, ldx], zero from K to gemm_padded(K); order.tiles: what is there is not read
+      nullptr;        // [M, ldx], zero from K to gemm_padded(K); order.tiles: that part is not read
   void* y = nullptr;  // [M, ldy]
   int64_t m = 0;
   int64_t k = 0;

@@ -1,6 +1,6 @@
-// Kernels of our own on a GPU: what the row kernels (model/row_kernels.hpp) and adamw() do on
-// hosts. Pointers to the device's memory; work goes to its default stream, unless use_stream() said
-// otherwise, and is not waited for.
+// Kernels of our own on a GPU: the counterparts of the row kernels (model/row_kernels.hpp) and
+// adamw() do on hosts. Pointers to the device's memory; work goes to its default stream, unless
+// use_stream() said otherwise, and is not waited for.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What is a device to this program. Tensors of a device are computed by kernels that the host
-// starts and does not wait for; what the host does otherwise for those is decided by on_host(), not
+// Which tensors count as on a device. Tensors of a device are computed by kernels that the host
+// starts and does not wait for; whether the host treats them so is decided by on_host(), not
 // by the type of a tensor.
 #pragma once
 

@@ -34,7 +34,7 @@ struct DrawRow {
   Kind kind = Kind::plain;
   int32_t forbidden_first = 0;  // in DrawArguments::forbidden: ids that cannot be drawn
   int32_t forbidden_count = 0;
-  int32_t bias_first = 0;  // in DrawArguments::biases: what is added to logits before
+  int32_t bias_first = 0;  // in DrawArguments::biases: added to logits before
   int32_t bias_count = 0;
   int32_t changed = -1;    // where the copy with both is made; -1: there are none
   int32_t truncated = -1;  // number among the truncated rows; -1: it is none
@@ -43,7 +43,7 @@ struct DrawRow {
   int32_t seen_count = 0;
 };
 
-// What one rank has of a row's distribution, in units of exp(z - maximum); `full` of the logits as
+// One rank's summary of a row's distribution, in units of exp(z - maximum); `full` of the logits as
 // they are.
 struct DrawSummary {
   double sum = 0, full_sum = 0;

@@ -19,7 +19,7 @@ struct HeadChunk {
   float scale = 1;                   // 1 / temperature
 };
 
-// What has been seen of a row so far, as LogSumExp.
+// Running statistics of a row, as LogSumExp.
 struct HeadRow {
   double sum, weighted;
   float max;

@@ -12,7 +12,7 @@ namespace trireme::kernels {
 // otherwise.
 inline constexpr int64_t vocabulary_chunk = 4096;
 
-// What has been seen of a row so far.
+// Running statistics of a row.
 struct LogSumExp {
   float max = -std::numeric_limits<float>::infinity();
   double sum = 0;       // of exp(z - max)

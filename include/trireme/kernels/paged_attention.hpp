@@ -1,4 +1,4 @@
-// Attention of single positions over a paged cache, read where its pages lie: what a step of
+// Attention of single positions over a paged cache, read where its pages lie: needed by a step of
 // decoding needs on a GPU. A query sees the positions of its sequence up to its own one. These are
 // taken in chunks of a fixed number, each added up by itself in one order, and the chunks are
 // joined in theirs: the bits of a query's result depend on what it sees alone, not on the batch
@@ -20,7 +20,7 @@ TRIREME_KERNEL inline int64_t attention_chunks(int64_t keys) {
 // Consecutive positions that always lie in one page.
 inline constexpr int64_t attention_tile = 16;
 
-// What one row asks for, as it goes to the device.
+// One row's query, as it goes to the device.
 struct PagedQuery {
   int64_t keys = 1;  // positions 0 .. keys - 1 are seen
   int64_t row = 0;   // of q and out

@@ -45,7 +45,7 @@ void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
 inline constexpr int64_t block_rows = 96;
 inline constexpr int64_t row_unit = 48;
 
-// What is wrong with the product of device_product.hpp on this device, by LibTorch's fp32 product;
+// Error of the product of device_product.hpp on this device, by LibTorch's fp32 product;
 // empty: nothing, or there is none. Waits for the device.
 std::string exact_product_problem(at::Device device);
 

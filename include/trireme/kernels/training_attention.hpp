@@ -14,7 +14,7 @@ namespace trireme::kernels {
 
 // Several threads at one sequence and group: all call attention_forward (or attention_backward)
 // with the same arguments, and each takes blocks of queries of the group's heads, in order, until
-// none is left; what a block adds to the gradients of keys and values waits for those before it, so
+// none is left; a block's share of the gradients of keys and values waits for those before it, so
 // the bits are those of one thread. A thread that has taken a block never waits for one that nobody
 // has taken. For one call of each thread.
 class AttentionTeam {

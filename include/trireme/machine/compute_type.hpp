@@ -19,7 +19,7 @@
 
 namespace trireme::machine {
 
-// What a rank multiplies with.
+// The units that a rank multiplies with.
 struct ComputeDevice {
   bool native_bf16 = false;
   std::string name;  // "GPU", or the instruction set in use
@@ -44,7 +44,7 @@ struct ComputeDecision {
   bool warning = false;  // bf16 on ranks that do not multiply it natively
   bool operator==(const ComputeDecision&) const = default;
 };
-// The rule: what the deck asks for; with "auto" the type in which the run began (`stored`), else
+// The rule: the deck's type; with "auto" the type in which the run began (`stored`), else
 // fp32 unless all `ranks` multiply bf16 natively, else bf16, unless by the medians of the probes
 // (null: none were made) the slowest rank of each role takes at least fp32_gain times as long in
 // bf16.

@@ -20,7 +20,7 @@ namespace trireme::machine {
 // context.
 int visible_gpus();
 
-// The device of this rank: what the deck says, or with run.device = "auto" a GPU when every rank of
+// The device of this rank: the deck's, or with run.device = "auto" a GPU when every rank of
 // the world sees one. Ranks of a node take its GPUs in turn. Throws unfit_environment when the deck
 // asks for a GPU that is not there. Collective over world. Makes no context: child processes may
 // still be started.
@@ -57,7 +57,7 @@ int64_t free_memory(at::Device device);
 
 // Bytes that this process holds: on a GPU of LibTorch's allocator, on the CPU in physical memory.
 int64_t held_memory(at::Device device);
-// What this process has of a GPU, by who takes it; nothing on the CPU. The three peaks need not
+// GPU memory of this process, by its owner; nothing on the CPU. The three peaks need not
 // have come together.
 struct DeviceKinds {
   int64_t tensors = 0;  // the most that tensors had; of LibTorch's allocator

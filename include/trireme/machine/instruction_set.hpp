@@ -1,4 +1,4 @@
-// What the log says about instruction sets: which one our kernels use and why, what LibTorch,
+// Log lines about instruction sets: which one our kernels use and why, what LibTorch,
 // oneDNN and MKL were capped to, and whether they keep to it.
 #pragma once
 

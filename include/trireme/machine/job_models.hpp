@@ -17,7 +17,7 @@ namespace trireme::machine {
 
 // Shapes of all models that a run opens.
 struct ModelShapes {
-  config::ModelShape actor;  // what the pipeline trains
+  config::ModelShape actor;  // the model that is trained
   std::optional<config::ModelShape> critic, reference;
   std::vector<config::ModelShape> reward_models;
 };

@@ -1,5 +1,5 @@
 // The memory ledger at work: before any weight is read, all ranks compare what they will need with
-// what is free; afterwards the plan stands beside what was measured.
+// what is free; afterwards the plan stands beside the measured figures.
 #pragma once
 
 #include <ATen/core/Tensor.h>

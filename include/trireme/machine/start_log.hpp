@@ -1,4 +1,4 @@
-// What a log says at its top: launcher, ranks and roles, cores and threads.
+// The top of a log: launcher, ranks and roles, cores and threads.
 #pragma once
 
 #include <string>

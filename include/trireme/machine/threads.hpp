@@ -30,7 +30,7 @@ struct ThreadPlan {
   std::string not_pinned;  // why not; "": pinned
 };
 
-// What each rank of the world finds of its node. `roles`: 1 for those that this rank has, of
+// Each rank's view of its node. `roles`: 1 for those that this rank has, of
 // trainer, generator, reward. Collective over world.
 std::vector<job::RankPlace> gather_places(const config::Options& options,
                                           const comm::CommView& world,

@@ -1,4 +1,4 @@
-// What the engines of all generators did since this program was started, from what its iterations
+// Totals of all generators' engines since this program was started, from what its iterations
 // report.
 #pragma once
 

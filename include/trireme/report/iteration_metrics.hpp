@@ -1,4 +1,4 @@
-// What one iteration is reported with: a line of metrics.jsonl and of the console.
+// Report of one iteration: a line of metrics.jsonl and of the console.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct IterationMetrics {
   std::map<std::string, double> seconds;      // by phase, and total
   std::map<std::string, int64_t> memory;      // bytes by kind, the largest over ranks
   std::map<std::string, double> weight_sync;  // the last one
-  std::map<std::string, double> generation;   // what the engines did
+  std::map<std::string, double> generation;   // work of the engines
   std::map<std::string, int64_t>
       threads;  // by role: planned, and NAME_worked, the fewest over ranks
 

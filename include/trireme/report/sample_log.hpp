@@ -22,8 +22,8 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
 // no memory and no room on the disk. Local; rank 0 calls it.
 void trim_sample_log(const std::filesystem::path& path, int64_t iteration);
 
-// What was appended is on the device, for a checkpoint that lies behind it. Nothing where there is
-// no such file. Local; rank 0 calls it.
+// Flushes appended lines to the disk before a checkpoint that counts on them. Nothing where there
+// is no such file. Local; rank 0 calls it.
 void sync_sample_log(const std::filesystem::path& path);
 
 }  // namespace trireme::report

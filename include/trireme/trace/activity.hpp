@@ -10,7 +10,7 @@ namespace trireme::trace {
 // (base/progress.hpp). Stands still while the process makes no progress.
 uint64_t activity();
 
-// What the main thread is at, or the thread that it waits for.
+// Activity of the main thread, or of the thread that it waits for.
 struct Standing {
   std::string where;     // as where()
   bool waiting = false;  // for other ranks: inside a Collective, or the innermost region is

@@ -1,4 +1,5 @@
-// What a device waits for: regions have only the time of the host, which gives it work and goes on.
+// Time that a device waits: regions have only the time of the host, which gives it work and goes
+// on.
 #pragma once
 
 namespace trireme::trace {

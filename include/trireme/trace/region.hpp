@@ -14,7 +14,7 @@
 
 namespace trireme::trace {
 
-// What a region's time is; the table and the notes treat communication and wait apart.
+// Kind of a region's time; the table and the notes treat communication and wait apart.
 //   phase          a part of an iteration as metrics.jsonl names it; also records memory
 //   work           anything else (default)
 //   communication  MPI, NCCL, shared-window exchange; on the main thread it is exposed

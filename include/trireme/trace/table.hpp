@@ -1,4 +1,4 @@
-// The end table: what each rank recorded, gathered, reduced per role, and the advice that follows
+// The end table: each rank's record, gathered, reduced per role, and the advice that follows
 // from it. Nothing here communicates: the caller hands in a gather function.
 #pragma once
 

@@ -59,7 +59,7 @@ struct Flow {
   int from = 0;
   std::vector<int> to;  // one rank; several inside a node, where a replica passes on what it got:
                         // all read the same memory
-  int shard = 0;        // what is sent: shard x slice
+  int shard = 0;        // sent: shard x slice
   int slice = 0;
   int origin = 0;  // rank that holds the shard; == from, unless a replica passes on what it got
   int home = 0;    // rank that gets it from the origin; == to[0], unless passed on

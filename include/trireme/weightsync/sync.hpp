@@ -92,9 +92,9 @@ struct SyncTotals {
 // "weight sync 12: 269 MB in 41 ms, 6.5 GB/s, 3 ms of it waiting; ..." for the log.
 std::string describe(const SyncTotals& totals);
 
-// What this rank gives. `changed` are bitmaps over the stored shards, bit i (least significant
-// first) set when element i may have changed since the last sync that succeeded; without them the
-// sender keeps a copy of what it sent last.
+// The weights that this rank gives. `changed` are bitmaps over the stored shards, bit i (least
+// significant first) set when element i may have changed since the last sync that succeeded;
+// without them the sender keeps a copy of what it sent last.
 struct Sources {
   std::vector<const void*> data;  // [tensors] this rank's shard, dense; empty vector: not a source
   std::vector<const uint64_t*> changed;  // [tensors] or empty
