@@ -75,8 +75,9 @@ void truncated(benchmark::State& state, kernels::ElementType type,
     std::vector<kernels::Candidate> candidates;
     for (const float band : {8.f, 11.f, 16.f, 40.f, std::numeric_limits<float>::infinity()}) {
       candidates.clear();
-      kernels::collect_candidates(logits.row, 0, 1, after.back().max - band, candidates);
-      if (kernels::sufficient(candidates, truncation, after.back())) break;
+      const float threshold = after.back().max - band;
+      kernels::collect_candidates(logits.row, 0, 1, threshold, candidates);
+      if (kernels::sufficient(candidates, truncation, after.back(), threshold)) break;
     }
     benchmark::DoNotOptimize(
         kernels::draw_truncated(std::move(candidates), truncation, after.back(), 0.4f));

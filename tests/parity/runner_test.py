@@ -104,8 +104,8 @@ class Runner(unittest.TestCase):
         self.assert_fails(self.folder().path, "does not look at the output extra")
 
     def test_unknown_word(self):
-        self.cases[2]["hyper"]["policy_loss_type"] = "cispo"
-        self.assert_fails(self.folder().path, "unknown word 'cispo' of policy_loss_type")
+        self.cases[2]["hyper"]["policy_loss_type"] = "nonesuch"
+        self.assert_fails(self.folder().path, "unknown word 'nonesuch' of policy_loss_type")
 
     def test_same_name_twice(self):
         self.cases.append(dict(self.cases[0]))

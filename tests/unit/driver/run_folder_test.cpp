@@ -278,7 +278,7 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
     EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n")
         << "lines can be read as they come";
     output.write("two\n");
-    output.finish();
+    output.finish({{"kind", "test"}});
   }
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
   EXPECT_FALSE(fs::exists(folder.path() / "out.jsonl.partial"));
@@ -294,7 +294,7 @@ TEST(OutputFile, ADashIsStandardOutput) {
   testing::internal::CaptureStdout();
   tools::OutputFile output("-", tools::Existing::refused);
   output.write("line\n");
-  output.finish();
+  output.finish({{"kind", "test"}});
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "line\n");
 }
 

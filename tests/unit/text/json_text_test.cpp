@@ -91,8 +91,8 @@ TEST(JsonText, FilesMayBeginWithAByteOrderMarkAndHaveALimit) {
 
 // Python's json keeps the digits of integers of any size.
 TEST(ExactNumbers, KeepDigitsThatADoubleWouldLose) {
-  const auto dumped = [](const char* json) {
-    return dump(parse_record(json, {"a", 1}, Numbers::exact));
+  const auto dumped = [](const char* written) {
+    return dump(parse_record(written, {"a", 1}, Numbers::exact));
   };
   for (const char* same :
        {"18446744073709551615", "18446744073709551616", "-9223372036854775808",
