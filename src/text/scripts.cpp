@@ -228,10 +228,13 @@ std::string script_runs_pattern() {
     pattern += base::text(before, character, "(?:", character, "|", none, ")*");
   };
   add("\\p{sc:Latin}", "");
-  add("(?![\\x20\\x{30FC}])\\p{sc:Common}", "|");
+  // Four characters had another script in that table.
+  add("(?:(?![\\x20\\x{30FC}])\\p{sc:Common}|[\\x{589}\\x{61C}])", "|");
   add("[\\p{sc:Han}\\p{sc:Hiragana}\\p{sc:Katakana}\\x{30FC}]", "|");
+  add("[\\p{sc:Devanagari}\\x{953}\\x{954}]", "|");
   for (const std::string script : scripts) {
-    if (script != "Latin") add("\\p{sc:" + script + "}", "|");
+    const bool known = script == "Latin" || script == "Devanagari";
+    if (!known) add("(?![\\x{589}\\x{61C}\\x{953}\\x{954}])\\p{sc:" + script + "}", "|");
   }
   return pattern + ")";
 }
