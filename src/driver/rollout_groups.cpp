@@ -120,22 +120,24 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress,
       return std::nullopt;
     }
     if (news_) metrics.set("carried_groups", static_cast<double>(groups_.carried(iteration)));
-    const std::optional<Samples> samples = finish(*batch);
+    std::optional<Samples> samples = finish(*batch);
     if (!samples) {
       if (batches_.empty()) scored_ = before;
       return std::nullopt;
     }
-    keep(*samples, choice.groups);
+    keep(std::move(*samples), choice.groups);
     begin_anew();
   }
   return take(progress, metrics);
 }
 
-void RolloutPhase::keep(const Samples& samples, const std::vector<uint64_t>& groups) {
+void RolloutPhase::keep(Samples samples, const std::vector<uint64_t>& groups) {
   const auto& algo = run_.options.algo;
   if (!algo.dynamic_filtering_enable) {
     groups_.scored(groups);
-    scored_.append(samples);
+    if (scored_.size() == 0)
+      scored_ = std::move(samples);  // of large batches there is no room for a copy
+    else scored_.append(samples);
     return;
   }
   const std::vector<uint64_t> kept =
@@ -149,20 +151,20 @@ void RolloutPhase::keep(const Samples& samples, const std::vector<uint64_t>& gro
 
 Samples RolloutPhase::take(Progress& progress, report::IterationMetrics& metrics) {
   const rollout::GroupBuffer::Taken taken = groups_.take();
-  Samples batch, rest;
-  for (int64_t i = 0; i < scored_.size(); ++i) {
-    const uint64_t group = group_of(scored_.id[static_cast<size_t>(i)]);
-    (std::ranges::binary_search(taken.groups, group) ? batch : rest).append(scored_, i);
-  }
   if (groups_.policy().filters) {
     metrics.set("filter_drawn", static_cast<double>(taken.drawn));
     metrics.set("filter_skipped", static_cast<double>(taken.skipped));
     metrics.set("filter_surplus", static_cast<double>(taken.rest));
     progress.skipped_prompts += taken.skipped;
   }
+  if (taken.rest == 0) return std::exchange(scored_, {});
+  Samples batch, rest;
+  for (int64_t i = 0; i < scored_.size(); ++i) {
+    const uint64_t group = group_of(scored_.id[static_cast<size_t>(i)]);
+    (std::ranges::binary_search(taken.groups, group) ? batch : rest).append(scored_, i);
+  }
   // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
-  scored_ = taken.rest > 0 ? learn::Exchange(run_.roles.world).spread(rest, run_.roles.map.reward)
-                           : Samples{};
+  scored_ = learn::Exchange(run_.roles.world).spread(rest, run_.roles.map.reward);
   return batch;
 }
 

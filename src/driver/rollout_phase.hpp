@@ -177,7 +177,7 @@ class RolloutPhase {
   // Sequences of these groups of the batch that this reward rank gets.
   int64_t sequences_here(const Batch& batch, std::span<const uint64_t> groups) const;
   // Of the scored samples of these groups those that are worth learning from.
-  void keep(const Samples& samples, const std::vector<uint64_t>& groups);
+  void keep(Samples samples, const std::vector<uint64_t>& groups);
   // What the iteration learns from, as far as this rank has it; the rest of what is scored waits.
   Samples take(Progress& progress, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
