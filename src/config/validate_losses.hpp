@@ -1,4 +1,4 @@
-// What is wrong with the keys of a loss, a line each; see validate.cpp.
+// Mistakes in the keys of a loss, a line each; see validate.cpp.
 #pragma once
 
 #include <string>

@@ -52,7 +52,7 @@ void sum_over(const comm::CommView& ranks, std::array<double, n>& values) {
   ranks.all_reduce(values.data(), static_cast<int64_t>(n), comm::DType::f64, comm::Op::sum);
 }
 
-// What a rank has of one number of each pair, and the order statistics of all ranks' numbers.
+// A rank's numbers, one for each of its pairs, and the order statistics of all ranks' numbers.
 // Memory: a number per pair of the step.
 std::vector<float> matched_over(const comm::CommView& ranks, const std::vector<float>& values,
                                 const std::vector<float>& others) {

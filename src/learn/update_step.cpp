@@ -52,7 +52,7 @@ ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples)
   return ppo::Segments(cuts, batch.device);
 }
 
-// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, the
+// Sums of a policy loss over the micro-batches of a step: the loss, its KL and entropy, the
 // loss of sequences with a reward, then ppo::PolicyStatistics.
 constexpr size_t first_statistic = 4;
 

@@ -46,7 +46,7 @@ text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
   return parts;
 }
 
-// What is converted, and where its small files are: inputs, which are not written over, and what
+// The model to convert, and where its small files are: inputs, which are not written over, and what
 // says whether an output that is there is of the same job.
 struct Source {
   ToolJob job;

@@ -1,5 +1,5 @@
-// What an output of a tool was made from, so that the same command, started again by a scheduler
-// that requeues its job, finds that nothing is left to do.
+// Record of what a tool's output was made from, so that the same command, started again by a
+// scheduler that requeues its job, finds that nothing is left to do.
 //
 // Beside a finished file OUTPUT is its record OUTPUT.done; in a finished model folder it is
 // .trireme-done. It has the settings of the job and a digest of the output.

@@ -22,7 +22,7 @@ inline Existing existing(bool force) { return force ? Existing::replaced : Exist
 // Files and folders that the tool reads; empty paths do not count.
 using InputPaths = std::vector<std::filesystem::path>;
 
-// What decides about an output: name and value of each setting, in one order.
+// Settings that decide about an output: name and value of each setting, in one order.
 using ToolJob = std::vector<std::pair<std::string, std::string>>;
 
 // "-", a pipe or a device: written to as it is.
@@ -46,7 +46,7 @@ void check_output_folder(const std::filesystem::path& output, const InputPaths& 
 // Lines are flushed as they come. "-", pipes and devices take them as they are.
 class OutputFile {
  public:
-  // What to do with the lines of an earlier, unfinished run.
+  // Use of the lines of an earlier, unfinished run.
   enum class Leftover : uint8_t { dropped, kept };
   // check_output_file() comes before. Throws UserError(locked), also when another process has
   // finished the output meanwhile.

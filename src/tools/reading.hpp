@@ -24,7 +24,7 @@ void require_rows(std::span<const int32_t> ids, int64_t rows, const std::string&
 // same output (setting_of_earlier_run), else today.
 std::string date_for(const std::filesystem::path& output, const ReadingOptions& reading,
                      Existing existing);
-// What they say, for the record of an output.
+// Their values, for the record of an output.
 void add_reading(ToolJob& job, const ReadingOptions& reading);
 
 }  // namespace trireme::tools

@@ -41,7 +41,7 @@ enum class Whitening : uint8_t {
   sequences,   // F43: over sequences before they are spread over tokens (TRL)
 };
 
-// What becomes of a KL penalty that is part of the reward.
+// Use of a KL penalty that is part of the reward.
 enum class KlSpread : uint8_t {
   accumulated,  // a token pays for itself and for all later ones
   per_token,    // a token pays for itself alone

@@ -1,4 +1,4 @@
-// What a pipeline needs beside the model that it trains. One rule for the run, its plan and its
+// Models of a pipeline beside the one that it trains. One rule for the run, its plan and its
 // trial.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace trireme::config {
 // Whether it compares with a frozen reference.
 bool needs_reference(const Options& options, Command command);
 
-// What a row of data.dataset is.
+// Kind of a row of data.dataset.
 enum class RowKind : uint8_t { example, pair, labelled };
 RowKind row_kind(const Options& options, Command command);
 

@@ -1,4 +1,4 @@
-// What `trireme dpo` minimises (algo.dpo.loss). One line per loss says what parsing, help,
+// Losses of `trireme dpo` (algo.dpo.loss). One line per loss says what parsing, help,
 // validation and the loop need to know of it; its arithmetic is one function in ppo/preference.cpp.
 #pragma once
 

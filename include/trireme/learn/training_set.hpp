@@ -1,4 +1,4 @@
-// What supervised training reads: examples (sft, pretraining texts), pairs of answers (rm, dpo) and
+// Data of supervised training: examples (sft, pretraining texts), pairs of answers (rm, dpo) and
 // labelled answers (dpo) with one interface, and how their rows are shared out over the trainers.
 #pragma once
 

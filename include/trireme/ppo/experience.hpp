@@ -58,7 +58,7 @@ std::vector<int64_t> response_lengths(const Samples& samples);
 std::vector<uint8_t> clipped(const Samples& samples, int64_t max_len);
 // Action tokens per sequence, without those between two turns.
 std::vector<int64_t> action_counts(const Samples& samples);
-// What step_normalizer() counts of scored samples.
+// Counts of scored samples for step_normalizer().
 std::vector<CountedSequence> counted_sequences(const Samples& samples);
 // This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller
 // gathers the parts in id order.

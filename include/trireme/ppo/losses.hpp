@@ -143,7 +143,7 @@ at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values,
 at::Tensor sft_loss(const at::Tensor& log_probs, const at::Tensor& mask, const Segments& segments,
                     config::LossAggregation aggregation, const Normalizer& normalizer);
 
-// What is known of a sequence of an optimizer step when its totals are made.
+// A sequence of an optimizer step, as its totals count it.
 struct CountedSequence {
   int64_t actions = 0;
   bool positive = false;  // its reward is above 0

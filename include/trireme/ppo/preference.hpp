@@ -32,7 +32,7 @@ struct PairInput {
   Pairs lengths = {};    // f32, response tokens; for losses with `_norm`
   Pairs matched = {};    // for losses that sort: see matched(). aot: `chosen` only
 };
-// What each pair adds.
+// Loss and statistics of each pair.
 struct PairLosses {
   at::Tensor losses;  // [P]
   Pairs rewards;      // beta times policy minus reference, or times the policy's; no gradient
