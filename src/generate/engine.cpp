@@ -50,7 +50,7 @@ BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& wei
   return options.backend;
 }
 
-// The ids of a sequence and of guesses behind it, each once.
+// The ids of a sequence and of its guesses, each once.
 std::vector<int32_t> distinct_ids(std::span<const int32_t> tokens,
                                   std::span<const int32_t> guessed) {
   std::vector<int32_t> out(tokens.begin(), tokens.end());

@@ -67,7 +67,7 @@ class FusedOperators {
   const model::Stage* stage_ = nullptr;
   std::vector<at::Tensor> parameters_;  // of the stage
   model::Values values_;  // [M, width]; the rows of a product of several weights are not contiguous
-  // What is done together with the operation that reads the value: a sum by a norm, rotations by
+  // Work done together with the operation that reads the value: a sum by a norm, rotations by
   // attention.
   at::Tensor added_;                                     // to the stream
   std::vector<std::optional<model::Rotate>> rotations_;  // by value

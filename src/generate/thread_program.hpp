@@ -13,7 +13,7 @@
 
 namespace trireme::generate {
 
-// What steps read and write: what only this engine has, and the model's values.
+// Buffers of the steps: those that only this engine has, and the model's values.
 enum class Buffer : uint8_t {
   cache,     // keys and values in pages
   partials,  // [ranks, M, D] fp32, tensor parallel only

@@ -1,4 +1,4 @@
-// What the stages of a model are made of: the one place that knows. An architecture is a function
+// Operations of a model's stages: the one place that knows. An architecture is a function
 // from its config to a list of operations.
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// What operations read and write, by the names of their members.
+// Values that operations read and write, by the names of their members.
 #include "trireme/model/operations.hpp"
 
 namespace trireme::model {

@@ -26,7 +26,7 @@ using Ropes = std::vector<Rope>;  // of ModelSpec::rotations
 Rope make_rope(const Rotation& rotation, int64_t max_positions, at::Device device);
 Ropes make_ropes(const ModelSpec& spec, int64_t max_positions, at::Device device);
 
-// What the operations of a stage read beside the values; `parameters` in the order of
+// Read by the operations of a stage beside the values; `parameters` in the order of
 // Stage::parameters. `ropes` reach all positions.
 struct StagePass {
   const ModelSpec& spec;

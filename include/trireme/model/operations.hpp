@@ -94,7 +94,7 @@ enum class Division : uint8_t {
   columns,  // on those of the same column
 };
 
-// What backward reads again. `reads` has a bit for each value that the operation reads.
+// Values that backward reads again. `reads` has a bit for each value that the operation reads.
 struct Kept {
   uint8_t reads = 0;
   bool result = false;

@@ -7,7 +7,7 @@
 
 namespace trireme::model {
 
-// What a parameter is; decides its name, shape, tensor-parallel slicing and initial values
+// Role of a parameter; decides its name, shape, tensor-parallel slicing and initial values
 // (src/model/parameter_table.hpp). Legend: V vocabulary, D hidden, H heads, K KV heads, hd head
 // size, F ffn.
 enum class Role : uint8_t {

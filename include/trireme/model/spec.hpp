@@ -67,7 +67,7 @@ struct ModelSpec {
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
 
-// What the backward of a block reads again, a token: columns in the compute type, and numbers in
+// Kept for the backward of a block, a token: columns in the compute type, and numbers in
 // fp32. The most of any block, without the stream that it begins with.
 struct KeptColumns {
   int64_t values = 0;

@@ -14,7 +14,7 @@ namespace trireme::plan {
 // A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those
 // that it gathers. A tied embedding stands in the first and in the last stage.
 struct ModelLayout {
-  // What backward reads again of a block, a token: columns in the compute type, numbers in fp32.
+  // Kept for the backward of a block, a token: columns in the compute type, numbers in fp32.
   struct Kept {
     int64_t values = 0;
     int64_t numbers = 0;
