@@ -178,7 +178,7 @@ class RolloutPhase {
   int64_t sequences_here(const Batch& batch, std::span<const uint64_t> groups) const;
   // Of the scored samples of these groups those that are worth learning from.
   void keep(Samples samples, const std::vector<uint64_t>& groups);
-  // What the iteration learns from, as far as this rank has it; the rest of what is scored waits.
+  // This rank's part of the groups that the iteration learns from; other scored groups wait.
   Samples take(Progress& progress, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
   learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders,

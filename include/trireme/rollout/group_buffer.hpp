@@ -46,7 +46,7 @@ struct GroupPolicy {
 // `iterations`: of the run.
 GroupPolicy policy_of(const config::Options& options, int64_t iterations);
 
-// What dynamic filtering has counted in this iteration.
+// Counts of dynamic filtering in this iteration.
 struct FilterState {
   double share_before = 1;  // kept share of the prompts that were scored in earlier iterations
   int64_t drawn = 0;        // prompts

@@ -36,7 +36,7 @@ class GroupNews {
   // Whether the choice is known; asked by every rank until it is. `stop`: the run stops, if this
   // rank decides and cannot choose yet.
   bool poll(bool stop);
-  // What poll() found.
+  // The choice that poll() found.
   GroupBuffer::Choice take();
   // Tokens of whole groups that this replica has written since the last call and that are begun
   // again, and of whole answers of groups that it has left.
