@@ -19,7 +19,7 @@ class CharacterMap {
   std::string run(std::string_view text) const;
 
  private:
-  // What the shortest beginning of `part` that the table has becomes.
+  // Replacement of the shortest beginning of `part` in the table.
   std::optional<std::string_view> find(std::string_view part) const;
   void append(std::string_view cluster, std::string& out) const;
 

@@ -120,7 +120,7 @@ std::string Decoder::run(const Step& step, std::string text, bool first) {
   return text;
 }
 
-// What may be taken off the end of the whole text waits in `tail`.
+// Text that may be taken off the end waits in `tail`.
 void Decoder::emit(std::string_view text, DecodeState& state, std::string& out) const {
   while (state.stripped < strip_.start && text.starts_with(strip_.text)) {
     text.remove_prefix(strip_.text.size());

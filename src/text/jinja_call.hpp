@@ -71,7 +71,7 @@ Value slice(const Place& place, const Value& object, const Value& from, const Va
             const Value& step);
 // "a.b.0": item 0 of member b of member a.
 Value member_of(const Place& place, Value value, const Value& path);
-// What a loop runs over: items, keys or characters. A generator is empty afterwards.
+// Elements of a loop: items, keys or characters. A generator is empty afterwards.
 List iterate(const Place& place, const Value& value);
 Value apply_binary(const Place& place, const std::string& operation, const Value& left,
                    const Value& right);

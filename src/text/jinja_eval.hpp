@@ -18,7 +18,7 @@ struct Environment {
   bool captured = false;  // a macro was defined in it, or further in
 };
 
-// What changes while it is used.
+// Its state while it is used.
 struct Object {
   enum class Kind { loop, joiner, cycler };
   Kind kind = Kind::loop;

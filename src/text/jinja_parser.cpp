@@ -165,7 +165,7 @@ class Parser : private ExpressionParser {
     expect_end_of_block();
   }
 
-  // What it holds is not part of the loop around it.
+  // Its body is not part of the loop around it.
   template <class Read>
   void outside_loops(const Read& read) {
     const int loops = std::exchange(loops_, 0);

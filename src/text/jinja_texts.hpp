@@ -1,4 +1,4 @@
-// What filters and methods of texts share.
+// Shared by filters and methods of texts.
 #pragma once
 
 #include <string>

@@ -51,7 +51,7 @@ struct Extent {
                   // 1, whatever it holds
   bool has_namespace = false;  // is a namespace or an object, or has one in it
 };
-// What Python has in place of a list: it decides how the items are printed, compared and indexed.
+// Python's type in place of a list: it decides how the items are printed, compared and indexed.
 enum class Form { list, tuple, group, range, keys, values, items, generator };
 struct Array {
   List items;

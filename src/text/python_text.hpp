@@ -1,4 +1,4 @@
-// What Python's str and float do with texts and numbers, for chat templates.
+// Operations of Python's str and float, for chat templates.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ bool is_numeric(char32_t c);
 bool is_upper(char32_t c);  // or title case
 bool is_lower(char32_t c);
 bool is_printable(char32_t c);
-// What `\w` of Python's `re` matches.
+// True for characters that `\w` of Python's `re` matches.
 bool is_word(char32_t c);
 
 // repr() of a text.

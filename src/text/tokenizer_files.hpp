@@ -24,7 +24,7 @@ namespace trireme::text {
 
 // Turns words into tokens.
 using WordModel = std::variant<Bpe, Unigram>;
-// What words are for it: bytes, for a vocabulary in the byte-level alphabet, or texts.
+// Its words are bytes, for a vocabulary in the byte-level alphabet, or texts.
 enum class Units { bytes, characters };
 // Reads the `model` object and fills the vocabulary.
 WordModel read_word_model(const Json& model, Vocabulary& vocabulary, Units units,

@@ -46,7 +46,7 @@ std::string set_unknown(const Json& model, const Vocabulary& vocabulary, Bpe& bp
   return "become " + model["unk_token"].dump();
 }
 
-// What becomes of bytes that have no token.
+// Use of bytes that have no token.
 void read_unknown(const Json& model, const Vocabulary& vocabulary,
                   std::span<const TokenId> byte_ids, Bpe& bpe, const std::string& where) {
   std::vector<std::string> missing;
@@ -84,7 +84,7 @@ std::pair<std::string, std::string> merge_sides(const Json& merge, size_t rank,
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-// What is joined loses the prefix that its right side has.
+// A merged token loses the prefix of its right side.
 std::vector<Merge> read_merges(const Json& model, const Vocabulary& vocabulary,
                                const std::string& prefix, const std::string& where) {
   const Json& list = member(model, "merges", "model", where);

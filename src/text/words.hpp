@@ -1,4 +1,4 @@
-// What the models that turn words into tokens share.
+// Shared by the models that turn words into tokens.
 #pragma once
 
 #include <array>
