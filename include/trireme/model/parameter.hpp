@@ -38,6 +38,7 @@ enum class Role : uint8_t {
 struct Parameter {
   base::TensorSpec spec;  // Hugging Face name and global shape
   Role role = Role::embedding;
+  bool trainable = true;  // false: no gradient, no optimizer state; stored in the compute type only
 };
 
 }  // namespace trireme::model
