@@ -129,10 +129,12 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
                                        Missing allowed) {
   std::vector<std::string> missing;
   std::set<std::string, std::less<>> known;
-  for (const auto& [tensor, role] : spec.parameters) {
+  for (const Parameter& parameter : spec.parameters) {
+    const base::TensorSpec& tensor = parameter.spec;
     known.insert(tensor.name);
     if (!weights.contains(tensor.name)) {
-      if (role != Role::score || allowed != Missing::score_head) missing.push_back(tensor.name);
+      if (parameter.role != Role::score || allowed != Missing::score_head)
+        missing.push_back(tensor.name);
       continue;
     }
     const auto& found = weights.spec(tensor.name);
@@ -172,7 +174,8 @@ ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head, Missing a
 
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out) {
-  const auto& [tensor, role] = spec.parameters.at(parameter);
+  const base::TensorSpec& tensor = spec.parameters.at(parameter).spec;
+  const Role role = spec.parameters.at(parameter).role;
   if (role == Role::score && !weights.contains(tensor.name)) {
     initial_values(spec, parameter, block, seed, out);
   } else {
