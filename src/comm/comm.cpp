@@ -1,15 +1,12 @@
 #include "trireme/comm/comm.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "comm/mpi_support.hpp"
+#include "comm/sleep_until.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/fault_point.hpp"
 #include "trireme/trace/activity.hpp"
@@ -99,23 +96,6 @@ void CommView::barrier() const {
 }
 
 namespace {
-
-// `busy`: work between two looks; false: there was none, so it sleeps.
-template <class Done, class Busy>
-void sleep_until(Done done, Busy busy) {
-  constexpr int yields_before_sleep = 32;
-  auto nap = std::chrono::microseconds(20);
-  for (int looks = 0; !done(); ++looks) {
-    if (busy()) {
-      nap = std::chrono::microseconds(20);
-    } else if (looks < yields_before_sleep) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(nap);
-      nap = std::min(nap * 2, std::chrono::microseconds(1000));
-    }
-  }
-}
 
 bool completed(MPI_Request& request) {
   int done = 0;

@@ -79,7 +79,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       pretraining_(load_texts(run_, tokenizer_)),
       roles_(run_, tokenizer_, prompts_, learn::longest_sequence(run_.options, prompts_, held_out_),
              schedule_steps(run_.options, iterations_)),
-      rollouts_(run_, roles_, control_, tokenizer_, prompts_, sampler_, iterations_),
+      rollouts_(run_, roles_, tokenizer_, prompts_, sampler_, iterations_),
       bad_batches_(run_.folder.path(), run_.roles.world.rank()),
       control_(run_,
                {.models = roles_.saved(),
@@ -159,7 +159,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
       rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences,
                                    progress);  // log-probs, values, advantages
-    if (!learn(learning, rollout.sequences, progress, metrics)) {
+    if (learn(learning, rollout.sequences, progress, metrics) == comm::Then::leave) {
       const bool scored = run_.roles.world.all(!learning || !learning->left);
       if (!scored) rollouts_.take_from_trainers(*samples, iteration);
       return leave_inside(scored ? phase::train : phase::reward, progress, metrics,
@@ -191,7 +191,8 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
     learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(),
                                   trainers.size());
   }
-  if (learn(learning, rollout.sequences, progress, metrics)) return std::nullopt;
+  if (learn(learning, rollout.sequences, progress, metrics) == comm::Then::go_on)
+    return std::nullopt;
   return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
 }
 
@@ -221,12 +222,9 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
-  const auto between = [this] {
-    rollouts_.between_micro_batches_of(run_.roles.trainers.all(),
-                                       rollouts_.can_take_from_trainers());
-  };
+  const auto may = rollouts_.can_take_from_trainers() ? comm::May::leave : comm::May::stay;
   const auto mismatch =
-      trainer->score(learning.experience, progress.version, between);  // log-probs, values
+      trainer->score(learning.experience, progress.version, &run_.progress, may);  // + values
   learning.left = !mismatch;
   if (learning.left) return learning;
   learning.mismatch = *mismatch;
@@ -242,33 +240,29 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
   return learning;
 }
 
-bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
-                    Progress& progress, report::IterationMetrics& metrics) {
+comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
+                          const learn::SequenceList& sequences, Progress& progress,
+                          report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  UpdateSettings settings{
-      .iteration = metrics.iteration - 1,
-      .kl_coefficient = progress.training.kl_coefficient,
-      .before_step = [this] { rollouts_.poll(); },
-      .between =
-          [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
-      .skipped = [this, iteration = metrics.iteration](
-                     const learn::UpdateStep& step,
-                     int64_t number) { bad_batches_.save(step, iteration, number); },
-      .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
+  UpdateSettings settings{.iteration = metrics.iteration - 1,
+                          .kl_coefficient = progress.training.kl_coefficient,
+                          .progress = &run_.progress,
+                          .bad_batches = &bad_batches_};
+  rollouts_.weights_change(roles_.trainer != nullptr);
   if (pretraining_)
-    rollouts_.meet(roles_.trainer ==
-                   nullptr);  // generators that still write need the others to take it, not to sum
+    rollouts_.meet();  // generators that still write need the others to take it, not to sum
   if (pretraining_)
     settings.pretraining = pretraining_->draw(
         steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
   TrainingState state = progress.training;
-  bool finished = true;
+  comm::Then then = comm::Then::go_on;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
-    finished = !learning->left && trainer->take_steps(learning->experience, sequences, settings,
-                                                      update);  // epochs, optimizer steps
+    then = learning->left ? comm::Then::leave
+                          : trainer->take_steps(learning->experience, sequences, settings,
+                                                update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
-    if (finished) {
+    if (then == comm::Then::go_on) {
       roles_.check_replicas(metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
@@ -280,19 +274,18 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  // What a trainer's own generator may read in place is already of the next version, which the sync
-  // announces: it writes nothing before that.
-  rollouts_.meet(roles_.trainer == nullptr);
+  rollouts_.meet();
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);
-  if (!control_.all_finished(finished)) return false;
+  if (run_.progress.any(run_.roles.world, then) == comm::Then::leave) return comm::Then::leave;
   ++progress.version;
-  return true;
+  return comm::Then::go_on;
 }
 
 void PpoLoop::sync_weights(const Progress& progress) {
   const trace::Phase phase{"sync", progress.iteration};
   roles_.sync_weights(progress.version);
+  rollouts_.weights_change(false);
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {

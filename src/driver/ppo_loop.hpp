@@ -36,10 +36,10 @@ class PpoLoop {
   std::optional<learn::Learning> begin_learning(Samples samples,
                                                 const learn::SequenceList& sequences,
                                                 const Progress& progress);
-  // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of
+  // Optimizer steps. progress.training, the same on every rank. leave: the run stops between two of
   // them.
-  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
-             Progress& progress, report::IterationMetrics& metrics);
+  comm::Then learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
+                   Progress& progress, report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
   ExitCode leave_inside(const char* phase, Progress progress,
                         const report::IterationMetrics& metrics, const learn::Learning* learning);

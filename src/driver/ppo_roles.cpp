@@ -29,9 +29,9 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   actor_files_ = learn::files_for_exports(options, roles.world);
   if (exports_critic()) critic_files_ = learn::critic_files_for_exports(options, roles.world);
   if (roles.reward) {
-    scorer = std::make_unique<reward::Scorer>(
-        options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer,
-        run.folder.path() / "logs", run.device, [this] { return run.context.stop_wanted(); });
+    scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards),
+                                              roles.rings, tokenizer, run.folder.path() / "logs",
+                                              run.device, &run.progress);
   }
   machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins
   run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,

@@ -23,23 +23,16 @@ void RolloutPhase::draw(int64_t iteration) {
   }
 }
 
+bool RolloutPhase::knows_choice() {
+  return news_->poll(run_.progress.some(comm::May::leave) == comm::Then::leave);
+}
+
 rollout::GroupBuffer::Choice RolloutPhase::choose() {
   if (groups_.choice_is_known()) return *groups_.choose();
-  const auto known = [this] { return poll(), news_->poll(control_.stop_wanted()); };
-  if (rollout::Generator* generator = roles_.generator.get()) {
-    rollout::RolloutHooks hooks = this->hooks(false);
-    hooks.pace = [&] {
-      if (known()) return rollout::Pace::leave;
-      return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
-    };
-    if (groups_.policy().order == rollout::Order::shortest) {
-      hooks.longest = [this] { return news_->longest(); };
-      hooks.left = [this](uint64_t group) { news_->left(group); };
-    }
-    generator->write_until([&] { return generator->idle(); }, hooks);
-  }
-  control_.wait("groups to learn from", [&] { return refer_ahead(), known(); });
-  settle_waves();
+  if (roles_.generator) write({.choosing = true});
+  run_.progress.until(
+      "groups to learn from", [this] { return knows_choice(); }, comm::May::stay,
+      comm::Help::joint);
   rollout::GroupBuffer::Choice choice = news_->take();
   if (run_.roles.leads_replica()) roles_.generator->count_dropped(news_->take_dropped());
   return choice;
@@ -71,8 +64,7 @@ RolloutPhase::Batch& RolloutPhase::gather(const rollout::GroupBuffer::Choice& ch
       if (batch.open.erase(group) > 0) chosen.expected += sequences_here(batch, {{group}});
     }
   }
-  control_.wait("sequences to score", [&] {
-    poll();
+  run_.progress.until("sequences to score", [&] {
     int64_t here = 0;
     for (const Batch& batch : batches_) here += std::ranges::count_if(batch.samples.id, is_chosen);
     return here == chosen.expected;
@@ -115,8 +107,8 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress,
     }
     if (choice.stopped) {
       if (!partial_) batches_.clear();  // the rollout is made again
-      meet(true);
-      control_.agree_to_leave(run_.roles.world);
+      meet();
+      run_.progress.agree(run_.roles.world);
       return std::nullopt;
     }
     if (news_) metrics.set("carried_groups", static_cast<double>(groups_.carried(iteration)));

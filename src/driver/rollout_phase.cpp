@@ -32,12 +32,11 @@ bool share_a_rank(const std::vector<int>& a, const std::vector<int>& b) {
 
 }  // namespace
 
-RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control,
-                           const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
-                           data::PromptSampler& sampler, int64_t iterations)
+RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, const text::Tokenizer& tokenizer,
+                           const data::PromptSet& prompts, data::PromptSampler& sampler,
+                           int64_t iterations)
     : run_(run),
       roles_(roles),
-      control_(control),
       tokenizer_(tokenizer),
       prompts_(prompts),
       sampler_(sampler),
@@ -49,18 +48,26 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control,
       paced_(partial_ && run.options.train.deterministic),
       stands_still_(
           run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
-      turns_(run.roles.generators.along(comm::Axis::tensor), "turns of a replica"),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
       dispatch_(run.roles),
       groups_(rollout::policy_of(run.options, iterations)) {
+  if (!groups_.choice_is_known()) news_.emplace(run.roles, limits_of(run.options), groups_);
+  run.progress.add([this] { return take_mail(); });
+  if (partial_ && !paced_ && roles.generator) {
+    run.progress.add_joint(
+        run.roles.generators.along(comm::Axis::tensor), "turns of a replica",
+        [this] { return !weights_change_ && !roles_.generator->idle() && !written_.congested(); },
+        [this] { step(); });
+  }
+  // Reward ranks that have nothing else to do.
   const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) &&
                     !share_a_rank(run.roles.map.reward, run.roles.map.generator);
-  if (waves_ && partial_ && idle)
-    wave_turns_.emplace(run.roles.rewards.all(), "turns of the reference");
-  if (!groups_.choice_is_known()) news_.emplace(run.roles, limits_of(run.options), groups_);
-  if (roles.scorer)
-    roles.scorer->meanwhile([this] { between_micro_batches_of(run_.roles.rewards.all()); });
+  if (waves_ && partial_ && idle) {
+    run.progress.add_joint(
+        run.roles.rewards.all(), "turns of the reference", [this] { return wave_is_wanted(); },
+        [this] { wave_ahead(); });
+  }
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {
@@ -105,7 +112,7 @@ void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
   written_.post(scorer_of(sequence.id.front(), batch), {batch.number, sequence, false});
 }
 
-void RolloutPhase::accept(Written written) {
+int64_t RolloutPhase::accept(Written written) {
   const auto batch = std::ranges::find(batches_, written.number, &Batch::number);
   if (batch == batches_.end()) {
     if (written.number > opened_)
@@ -115,14 +122,17 @@ void RolloutPhase::accept(Written written) {
   } else {
     roles_.scorer->ask(written.samples, *batch->prompts, batch->iteration);
     batch->samples.append(written.samples);
+    return written.samples.size();
   }
+  return 0;
 }
 
-void RolloutPhase::poll() {
-  while (auto written = written_.take()) accept(std::move(*written));
+int64_t RolloutPhase::take_mail() {
+  int64_t sequences = 0;
+  while (auto written = written_.take()) sequences += accept(std::move(*written));
   if (news_) news_->receive();
-  if (roles_.scorer) roles_.scorer->poll();
   show_queues();
+  return sequences;
 }
 
 void RolloutPhase::show_queues() {
@@ -133,48 +143,59 @@ void RolloutPhase::show_queues() {
   ahead_.set(std::ssize(batches_));
 }
 
-bool RolloutPhase::go_on(bool may_write) {
-  poll();
-  if (!partial_ || paced_ || !roles_.generator) return false;
-  if (!turns_.next(may_write && !roles_.generator->idle() && !written_.congested())) return false;
-  roles_.generator->step(hooks(false));
-  return true;
-}
-
-void RolloutPhase::meet(bool may_write) {
-  control_.meet([&] { return go_on(may_write) || refer_ahead(); });
-  settle();
-  settle_waves();
+void RolloutPhase::meet() {
+  run_.progress.meet(run_.roles.world, comm::Help::joint);
   if (paced_ && roles_.generator) dispatch_.learn_lengths();  // at the same places in every run
 }
 
-void RolloutPhase::settle() {
-  if (partial_ && !paced_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
+void RolloutPhase::step() {
+  for (const rollout::Finished& one : roles_.generator->step()) {
+    const Batch& batch = *std::ranges::find(batches_, one.number, &Batch::number);
+    const bool trains = batch.prompts == &prompts_;
+    if (trains) dispatch_.finished(one.sequence.prompt_row.front(), one.sequence.response_len(0));
+    const Samples ready = trains && news_ ? news_->finished(one.sequence) : one.sequence;
+    for (int64_t i = 0; i < ready.size(); ++i) post(ready.select(std::vector{i}), batch);
+  }
 }
 
-rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
-  rollout::RolloutHooks hooks;
-  hooks.written = [this](const Samples& sequence, int64_t number) {
-    const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
-    const bool trains = batch.prompts == &prompts_;
-    if (trains) dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
-    const Samples ready = trains && news_ ? news_->finished(sequence) : sequence;
-    for (int64_t i = 0; i < ready.size(); ++i) post(ready.select(std::vector{i}), batch);
-  };
-  hooks.pace = [this, may_leave] {
-    poll();
-    if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
-    return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
-  };
-  return hooks;
+bool RolloutPhase::written(const Stretch& stretch) const {
+  const rollout::Generator& generator = *roles_.generator;
+  return generator.idle() || (stretch.batch >= 0 && !generator.writes(stretch.batch)) ||
+         generator.counters().generated_tokens >= stretch.tokens;
+}
+
+rollout::Pace RolloutPhase::pace_of(const Stretch& stretch) {
+  const comm::Then then = run_.progress.some(stretch.may);
+  if (then == comm::Then::leave || (stretch.choosing && knows_choice()))
+    return rollout::Pace::leave;
+  return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
+}
+
+comm::Then RolloutPhase::write(const Stretch& stretch) {
+  rollout::Generator& generator = *roles_.generator;
+  const bool leaves_longer = stretch.choosing && groups_.policy().order == rollout::Order::shortest;
+  rollout::Pace pace = rollout::Pace::go;
+  generator.begin_stretch();
+  for (int64_t steps = 0; !written(stretch); ++steps) {
+    while ((pace = generator.agree(pace_of(stretch), steps)) == rollout::Pace::wait) {
+      run_.progress.until("room for finished sequences",
+                          [&] { return pace_of(stretch) != rollout::Pace::wait; });
+    }
+    if (pace == rollout::Pace::leave) break;
+    if (leaves_longer) {
+      for (const uint64_t group : generator.leave_longer(news_->longest(), steps))
+        news_->left(group);
+    }
+    step();
+  }
+  generator.end_stretch();
+  return pace == rollout::Pace::leave ? comm::Then::leave : comm::Then::go_on;
 }
 
 std::vector<size_t> RolloutPhase::hand_out(Batch& batch,
                                            const std::vector<rollout::PromptTask>& tasks) {
-  run_.roles.generators.all().sleeping_barrier([this] { return go_on(true); });
-  settle();
-  const int64_t outstanding = roles_.generator->outstanding(
-      [this](int64_t row) { return dispatch_.lengths().expected(row); });
+  run_.progress.meet(run_.roles.generators.all(), comm::Help::joint);
+  const int64_t outstanding = roles_.generator->outstanding(dispatch_.lengths());
   rollout::Dispatch::Share share = dispatch_.share(tasks, outstanding);
   batch.writers = std::move(share.all);
   if (news_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
@@ -207,9 +228,10 @@ RolloutPhase::Batch& RolloutPhase::begin(int64_t iteration, const std::vector<ui
 
 void RolloutPhase::write(Batch& batch, bool may_leave) {
   if (!roles_.generator || !roles_.generator->writes(batch.number)) return;
-  const bool whole = roles_.generator->finish(batch.number, hooks(may_leave && !paced_));
+  const comm::Then then = write(
+      {.batch = batch.number, .may = may_leave && !paced_ ? comm::May::leave : comm::May::stay});
   trace::count("sequences_received_while_writing", batch.samples.size());
-  if (whole) return;
+  if (then == comm::Then::go_on) return;
   batch.whole = false;
   if (!run_.roles.leads_replica()) return;
   for (const int scorer : run_.roles.map.reward)
@@ -231,13 +253,8 @@ void RolloutPhase::write_ahead() {
   if (!roles_.generator || stands_still_ || batches_.empty()) return;
   rollout::Generator& generator = *roles_.generator;
   const auto batches = std::ssize(batches_);
-  const int64_t outstanding =
-      generator.outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
-  const int64_t enough =
-      generator.counters().generated_tokens + (outstanding + batches - 1) / batches;
-  generator.write_until(
-      [&] { return generator.idle() || generator.counters().generated_tokens >= enough; },
-      hooks(false));
+  const int64_t share = (generator.outstanding(dispatch_.lengths()) + batches - 1) / batches;
+  write({.tokens = generator.counters().generated_tokens + share});
 }
 
 void RolloutPhase::work_ahead(int64_t iteration) {
@@ -263,8 +280,8 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
     const trace::Phase phase{"reward", batch.iteration};
     run_.context.begin("reward", batch.iteration, iterations_);
     scored = score(batch);
-    meet(true);
-    leaves = control_.agree_to_leave(run_.roles.world);
+    meet();
+    leaves = run_.progress.agree(run_.roles.world) == comm::Then::leave;
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);
   // Taking turns, dynamic filtering makes a rollout again whose first draws it has looked at.
@@ -307,7 +324,7 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration,
   learn::Rollout rollout;
   const int me = place_among(trainers, run_.roles.world.rank());
   bool here = me < 0;
-  control_.wait("scored sequences", [&] {
+  run_.progress.until("scored sequences", [&] {
     here = here || delivery_.receive(rollout, me, owners);
     delivery_.progress();
     return here && delivery_.sent();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <optional>
 #include <set>
@@ -14,8 +15,8 @@
 
 #include "driver/ppo_roles.hpp"
 #include "driver/run.hpp"
-#include "driver/run_control.hpp"
 #include "trireme/comm/mailbox.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/progress.hpp"
@@ -24,17 +25,17 @@
 #include "trireme/rollout/dispatch.hpp"
 #include "trireme/rollout/group_buffer.hpp"
 #include "trireme/rollout/group_news.hpp"
-#include "trireme/rollout/turns.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/gauge.hpp"
 
 namespace trireme::driver {
 
-// Its methods are collective over world, but for poll().
+// Its methods are collective over world. Mail, steps ahead of the trainers and waves of the
+// reference are sources of run.progress.
 class RolloutPhase {
  public:
-  // Keeps references; `control` may be constructed later. `iterations`: of the whole run.
-  RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer,
+  // Keeps references. `iterations`: of the whole run.
+  RolloutPhase(Run& run, PpoRoles& roles, const text::Tokenizer& tokenizer,
                const data::PromptSet& prompts, data::PromptSampler& sampler, int64_t iterations);
 
   // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops;
@@ -51,23 +52,17 @@ class RolloutPhase {
   // False: the run stops.
   bool evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics);
 
-  // Takes what has come to this rank, so that its senders can go on. Local.
-  void poll();
-  // The same between the micro-batches of a long pass, whose end senders and plugins would wait
-  // for. `counter`: of the sequences that had come. Local.
-  void take_between_micro_batches(trace::Name counter);
-  // The same of a pass that only scores, which all `ranks` of it leave (learn::PassLeft) when the
-  // run stops and they `may_leave`. Collective over them.
-  void between_micro_batches_of(const comm::CommView& ranks, bool may_leave = true);
   // A stop came before the trainers had scored what collect() gave for this iteration: its texts
   // wait for the next start.
   void take_from_trainers(const Samples& samples, int64_t iteration);
   // Not where the next rollout depends on that one: it has taken groups out of several, or replicas
   // follow a record that has gone on.
   bool can_take_from_trainers() const;
-  // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`,
-  // with partial rollouts, a token more of each sequence.
-  void meet(bool may_write);
+  // The weights of this rank's trainer are changing, until a sync makes them a version: its
+  // generator, which may read them in place, writes nothing while it waits. Local.
+  void weights_change(bool on) { weights_change_ = on; }
+  // Meets all ranks. With partial rollouts a rank that waits writes on.
+  void meet();
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
   bool waiting() const { return pending_ || returned_ || !batches_.empty(); }
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next
@@ -122,7 +117,10 @@ class RolloutPhase {
   // The tasks of this rank's replica, in the order in which it begins them. Collective over the
   // generators.
   std::vector<size_t> hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks);
-  void accept(Written written);
+  // How many sequences it has brought.
+  int64_t accept(Written written);
+  // Takes mail, so that its senders can go on; how many sequences came. Local.
+  int64_t take_mail();
   // How long the queues are now, into the trace.
   void show_queues();
   // The reward rank that a sequence of a batch belongs to.
@@ -134,14 +132,26 @@ class RolloutPhase {
   Batch& begin(int64_t iteration, const std::vector<uint64_t>& groups,
                const std::vector<int64_t>& rows, const data::PromptSet& prompts,
                const rollout::SamplingPlan& plan);
-  // poll(), and a token more of each sequence; true where there was one. Local.
-  bool go_on(bool may_write);
+  // A token more of each sequence of this replica; sends what is finished. Collective over the
+  // replica.
+  void step();
+  // A stretch of writing: until the replica is idle, the batch is written or so many tokens are
+  // generated.
+  struct Stretch {
+    int64_t batch = -1;
+    int64_t tokens = std::numeric_limits<int64_t>::max();
+    bool choosing = false;  // it is left as soon as the choice is known
+    comm::May may = comm::May::stay;
+  };
+  // leave: on all ranks of the replica, before its end. Collective over the replica.
+  comm::Then write(const Stretch& stretch);
+  bool written(const Stretch& stretch) const;
+  rollout::Pace pace_of(const Stretch& stretch);
+  // Whether the choice of groups is known here.
+  bool knows_choice();
   // Where that must not depend on time: while the trainers begin to learn, the replica writes a
   // batch's share of what it has to write yet. Collective over the replica.
   void write_ahead();
-  // Behind each wait in which this rank may have gone on. Collective over the replica.
-  void settle();
-  rollout::RolloutHooks hooks(bool may_leave);
   // This rank's share of it.
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
@@ -155,12 +165,9 @@ class RolloutPhase {
   // A wave: the reference computes log-probs of sequences while others are missing. Collective over
   // the reward ranks.
   void refer(const Samples& wave);
-  // While this rank waits for others, with the other reward ranks: whether a wave was made. Local
-  // where it was not.
-  bool refer_ahead();
+  // A wave of later iterations: whether there is enough for one, and it.
+  bool wave_is_wanted() const;
   void wave_ahead();
-  // Behind each such wait. Collective over the reward ranks.
-  void settle_waves();
   // Waits for the sequences of the batch that come to this rank; those that are there go through
   // the reference in waves. Collective over the reward ranks.
   void receive(Batch& batch);
@@ -186,7 +193,6 @@ class RolloutPhase {
 
   Run& run_;
   PpoRoles& roles_;
-  RunControl& control_;
   const text::Tokenizer& tokenizer_;
   const data::PromptSet& prompts_;
   data::PromptSampler& sampler_;
@@ -194,14 +200,11 @@ class RolloutPhase {
   bool scorers_train_;  // some rank is both reward rank and trainer
   bool waves_;  // this rank's reference begins before all sequences are there; on a GPU bits depend
                 // on what is packed together (train.deterministic)
-  bool partial_;          // new weights come while sequences are written
-  bool paced_;            // how much is written with which weights does not depend on time
-                          // (train.deterministic)
-  bool stands_still_;     // this rank's replica, while trainers learn: some rank of it is one
-  rollout::Turns turns_;  // of the replica
-  std::optional<rollout::Turns>
-      wave_turns_;  // of reward ranks that have nothing else to do: where they wait, the reference
-                    // has what came of later iterations
+  bool partial_;       // new weights come while sequences are written
+  bool paced_;         // how much is written with which weights does not depend on time
+                       // (train.deterministic)
+  bool stands_still_;  // this rank's replica, while trainers learn: some rank of it is one
+  bool weights_change_ = false;
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;                     // under way, in the order of their numbers

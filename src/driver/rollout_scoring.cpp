@@ -23,32 +23,12 @@ Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
   return wave;
 }
 
-void RolloutPhase::take_between_micro_batches(trace::Name counter) {
-  const auto here = [this] {
-    int64_t sequences = 0;
-    for (const Batch& batch : batches_) sequences += batch.samples.size();
-    return sequences;
-  };
-  const int64_t before = here();
-  poll();
-  trace::count(counter, here() - before);
-}
-
-void RolloutPhase::between_micro_batches_of(const comm::CommView& ranks, bool may_leave) {
-  take_between_micro_batches("sequences_received_while_scoring");
-  if (!may_leave || !control_.agree_to_leave(ranks)) return;
-  trace::count("passes_left", 1);
-  throw learn::PassLeft{};
-}
-
+// Sequences of a pass that was left are not known to the scorer, which comes back to them if the
+// run should go on.
 void RolloutPhase::refer(const Samples& wave) {
   trace::count("sequences_scored_in_waves", wave.size());
   run_.threads.reward.use();
-  try {
-    roles_.scorer->refer(wave);
-  } catch (const learn::PassLeft&) {  // they are not known to the scorer, which comes back to them
-                                      // if the run should go on
-  }
+  roles_.scorer->refer(wave);
 }
 
 // When a wave begins depends on time, and what is in it; not the log-probs of a sequence, whatever
@@ -61,11 +41,10 @@ void RolloutPhase::receive(Batch& batch) {
   for (;;) {
     {
       const trace::Phase phase{"rollout", batch.iteration};
-      control_.wait("sequences to score", [&] {
-        return poll(), ended() || (waves_ && unreferred(batch) >= micro_batch);
-      });
+      run_.progress.until("sequences to score",
+                          [&] { return ended() || (waves_ && unreferred(batch) >= micro_batch); });
       if (!waves_) return;
-      scorers.sleeping_barrier([this] { return poll(), false; });
+      run_.progress.meet(scorers);
       if (scorers.all(ended())) return;
     }
     const trace::Phase phase{"reward", batch.iteration};
@@ -74,15 +53,11 @@ void RolloutPhase::receive(Batch& batch) {
   }
 }
 
-bool RolloutPhase::refer_ahead() {
-  if (!wave_turns_) return false;
-  const bool wanted = std::ranges::any_of(batches_, [this](const Batch& batch) {
+bool RolloutPhase::wave_is_wanted() const {
+  return std::ranges::any_of(batches_, [this](const Batch& batch) {
     return !batch.scored && batch.prompts == &prompts_ &&
            unreferred(batch) >= run_.options.rollout_micro_batch_tokens();
   });
-  if (!wave_turns_->next(wanted)) return false;
-  wave_ahead();
-  return true;
 }
 
 void RolloutPhase::wave_ahead() {
@@ -96,25 +71,19 @@ void RolloutPhase::wave_ahead() {
   refer(wave);
 }
 
-void RolloutPhase::settle_waves() {
-  if (wave_turns_) wave_turns_->settle([this] { wave_ahead(); });
-}
-
 bool RolloutPhase::score(Batch& batch) {
   if (!roles_.scorer || batch.scored) return true;
   const comm::CommView scorers = run_.roles.rewards.all();
-  scorers.sleeping_barrier([this] {
-    return poll(), false;
-  });  // one that writes too may still have something for the others
+  run_.progress.meet(scorers);  // one that writes too may still have something for the others
   if (!scorers.all(batch.complete())) {
     batch.whole = false;
     return false;
   }
   run_.threads.reward.use();
-  try {
-    roles_.scorer->score_with_models(without(batch.surplus, batch.samples), *batch.prompts,
-                                     batch.iteration);  // plugins answer meanwhile
-  } catch (const learn::PassLeft&) { return false; }
+  // Plugins answer meanwhile.
+  const comm::Then then = roles_.scorer->score_with_models(without(batch.surplus, batch.samples),
+                                                           *batch.prompts, batch.iteration);
+  if (then == comm::Then::leave) return false;
   if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration))
     return false;
   if (!batch.surplus.empty()) batch.samples = without(batch.surplus, batch.samples);

@@ -25,10 +25,9 @@ StoredParts RolloutPhase::stored() {
   }
   parts.pending = learn::to_stored(scored_);
   if (batches_.empty() && !returned_) return parts;
-  control_.wait("sequences on their way",
-                [&] { return poll(), written_.quiet() && (!news_ || news_->quiet()); });
-  control_.meet(
-      [this] { return poll(), false; });  // others may still wait for this rank to take theirs
+  run_.progress.until("sequences on their way",
+                      [&] { return written_.quiet() && (!news_ || news_->quiet()); });
+  run_.progress.meet(run_.roles.world);  // others may still wait for this rank to take theirs
   Samples all;
   if (returned_) all.append(returned_->unscored());
   for (const Batch& batch : batches_) {

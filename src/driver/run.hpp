@@ -40,6 +40,7 @@ struct Run {
   comm::RunWatch watch;  // before the first file of the run folder is touched
   RunFolder folder;
   RunContext context;
+  comm::Progress progress{&context};   // its sources are the roles'
   std::vector<job::RankPlace> places;  // of all ranks
   machine::ThreadPlan threads;
   at::Device device;

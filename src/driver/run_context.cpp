@@ -80,7 +80,7 @@ void RunContext::add_stop_conditions() {
   const auto when = [](bool holds, job::StopReason reason) {
     return holds ? reason : job::StopReason::none;
   };
-  if (options_.run.stop_within == config::StopWithin::step) {
+  if (leaves_inside()) {
     inside_.add([=, this] {
       return when(base::monotonic_seconds() > standing_.latest_stop, job::StopReason::walltime);
     });
@@ -132,23 +132,14 @@ void RunContext::mark_place() {
   if (began > 0) standing_.stretch = std::max(standing_.stretch.load(), now - began);
 }
 
+job::StopReason RunContext::wish() {
+  if (!leaves_inside()) return job::StopReason::none;
+  mark_place();
+  return std::max(inside_.ask(), watch_.heard_wish());
+}
+
 void RunContext::waited() {
-  if (options_.run.stop_within == config::StopWithin::step)
-    standing_.began = base::monotonic_seconds();
-}
-
-bool RunContext::stop_wanted() {
-  if (options_.run.stop_within == config::StopWithin::iteration) return false;
-  mark_place();
-  return std::max(inside_.ask(), watch_.heard_wish()) > job::StopReason::save_and_go_on;
-}
-
-job::StopReason RunContext::agree_to_leave(const comm::CommView& ranks) {
-  if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
-  mark_place();
-  const job::StopReason mine = std::max(inside_.ask(), watch_.heard_wish());
-  const auto wish = static_cast<job::StopReason>(ranks.max(static_cast<int32_t>(mine)));
-  return wish > job::StopReason::save_and_go_on ? wish : job::StopReason::none;
+  if (leaves_inside()) standing_.began = base::monotonic_seconds();
 }
 
 void RunContext::leaving() {

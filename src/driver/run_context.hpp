@@ -15,6 +15,7 @@
 #include "driver/run_folder.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/comm/run_watch.hpp"
 #include "trireme/config/options.hpp"
@@ -29,13 +30,13 @@
 
 namespace trireme::driver {
 
-class RunContext {
+class RunContext : public comm::LeaveWatch {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the
   // end of the job.
   RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
              comm::RunWatch& watch);
-  ~RunContext();
+  ~RunContext() override;
 
   // The run can make checkpoints: how long they take goes into the walltime rule. Null once they
   // are gone. Local.
@@ -43,14 +44,13 @@ class RunContext {
 
   // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
-  // Where work inside an iteration can be left: whether the run is to stop, as far as this rank has
-  // heard. Cheap; local; main thread.
-  bool stop_wanted();
-  // The same of all `ranks`, with what asks for it; none: they go on. Collective over them.
-  job::StopReason agree_to_leave(const comm::CommView& ranks);
-  // This rank only waits for others until waited(): what they do is not its own stretch of work.
-  // Local.
-  void waited();
+  // Places inside an iteration (comm/progress.hpp): what asks to leave there, as far as this rank
+  // has heard; waiting is not its own stretch of work. Main thread.
+  bool leaves_inside() const override {
+    return options_.run.stop_within == config::StopWithin::step;
+  }
+  job::StopReason wish() override;
+  void waited() override;
   // All ranks are about to write their last checkpoint. Local.
   void leaving();
 

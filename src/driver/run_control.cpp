@@ -172,29 +172,6 @@ ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
   return leave(progress.rewards);
 }
 
-bool RunControl::agree_to_leave(const comm::CommView& ranks) {
-  why_ = run_.context.agree_to_leave(ranks);
-  return why_ != job::StopReason::none;
-}
-
-void RunControl::meet(const std::function<bool()>& meanwhile) {
-  run_.context.stop_wanted();  // a place where this rank could be left
-  run_.roles.world.sleeping_barrier(meanwhile);
-  run_.context.waited();
-}
-
-void RunControl::wait(const char* what, const std::function<bool()>& done) {
-  run_.context.stop_wanted();
-  comm::wait_until(what, done);
-  run_.context.waited();
-}
-
-bool RunControl::all_finished(bool mine) {
-  if (run_.roles.world.all(mine)) return true;
-  why_ = static_cast<job::StopReason>(run_.roles.world.max(static_cast<int32_t>(why_)));
-  return false;
-}
-
 ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinished) {
   run_.context.leaving();
   unfinished_ = std::move(unfinished);
@@ -206,7 +183,7 @@ ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinish
             ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
             : std::string("its rollout is made again: saving");
     log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (",
-                         job::to_string(why_), "); ", place));
+                         job::to_string(run_.progress.reason()), "); ", place));
   }
   if (!nothing_new) save(progress, true);
   return leave(progress.rewards);

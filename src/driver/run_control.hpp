@@ -62,19 +62,6 @@ class RunControl {
   // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor
   // ckpt.patience has ended it.
   bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
-  // Where work inside an iteration can be left: whether it should be, as far as this rank has
-  // heard. Local.
-  bool stop_wanted() { return run_.context.stop_wanted(); }
-  // The same of all `ranks`, which act alike. Collective over them.
-  bool agree_to_leave(const comm::CommView& ranks);
-  // Waits for all ranks, whose work may last longer than this one's; `meanwhile` as in
-  // CommView::sleeping_barrier(). Collective over world.
-  void meet(const std::function<bool()>& meanwhile = [] { return false; });
-  // Waits for what other ranks send, until `done` says that it is here. Local.
-  void wait(const char* what, const std::function<bool()>& done);
-  // Whether all ranks have done their part; else the run stops, and why is known to all. Collective
-  // over world.
-  bool all_finished(bool mine);
   // Leaves inside an iteration, when all ranks know that the run stops: `progress` says where it
   // lies, `unfinished` is this rank's part of what is done of it. Nothing is written when nothing
   // is new. Collective.
@@ -105,7 +92,6 @@ class RunControl {
   learn::Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;
   std::string unfinished_;
-  job::StopReason why_ = job::StopReason::none;  // agree_to_leave
 };
 
 }  // namespace trireme::driver

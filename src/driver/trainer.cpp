@@ -80,22 +80,25 @@ void Trainer::sum(std::span<double> values) const {
 }
 
 std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64_t version,
-                                              const learn::BetweenMicroBatches& between) try {
+                                              comm::Progress* progress, comm::May may) {
   threads_.use();
+  const comm::Pass pass{ranks_, progress, may};
   learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version,
-                                       learn::scoring_temperature(options_), device_, between);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, pass, version,
+                                       learn::scoring_temperature(options_), device_);
+    if (!experience.old_log_probs.defined()) return std::nullopt;
   }
   if (critic_) {
     const trace::Region region{"values"};
     experience.values = learn::action_values(
-        *critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
-        learn::critic_scale(options_, critic_->spec().shape), device_, between);
+        *critic_, experience.samples, pass, options_.rollout_micro_batch_tokens(),
+        learn::critic_scale(options_, critic_->spec().shape), device_);
+    if (!experience.values.defined()) return std::nullopt;
   }
   return mismatch;
-} catch (const learn::PassLeft&) { return std::nullopt; }
+}
 
 ppo::PipelineReport Trainer::advantages(ppo::Experience& experience,
                                         const learn::SequenceList& sequences,
@@ -126,8 +129,9 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience,
   return step;
 }
 
-bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences,
-                         const UpdateSettings& settings, learn::UpdateReport& report) {
+comm::Then Trainer::take_steps(const ppo::Experience& experience,
+                               const learn::SequenceList& sequences, const UpdateSettings& settings,
+                               learn::UpdateReport& report) {
   threads_.use();
   meter_.start();
   const ppo::Experience* held = &experience;
@@ -141,7 +145,8 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
     if (epoch == 0) owner = plan.owner;
     for (const auto& planned : plan.steps) {
       if (number++ < report.steps) continue;  // taken before the run was interrupted
-      if (settings.stop()) return false;
+      if (settings.progress && settings.progress->agree(ranks_) == comm::Then::leave)
+        return comm::Then::leave;
       if (plan.owner != owner) {
         handed_over = learn::hand_over(*held, sequences, plan.owner, ranks_);
         held = &handed_over;
@@ -154,31 +159,32 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
         for (int64_t& sequence : bin)
           sequence = row_of.at(sequences[static_cast<size_t>(sequence)].id);
       }
-      const learn::UpdateStep step = make_step(*held, mine, settings.pretraining, report.steps);
-      settings.before_step();
+      learn::UpdateStep step = make_step(*held, mine, settings.pretraining, report.steps);
+      step.progress = settings.progress;
+      if (settings.progress) settings.progress->some();
       const bool talks = ranks_.rank() == 0;
       const auto look_at = [&](learn::SkippedSteps& skips, const char* name,
                                const zero::StepResult& result) {
-        if (!result.updated) settings.skipped(step, report.steps + 1);
+        if (!result.updated && settings.bad_batches)
+          settings.bad_batches->save(step, settings.iteration + 1, report.steps + 1);
         skips.count(name, result, talks);
       };
       if (critic_) {
         const double rate = critic_rate_->at_or_last(critic_->steps());
-        look_at(
-            critic_skips_, "critic",
-            learn::critic_step(*critic_, step, options_, rate, device_, report, settings.between));
+        look_at(critic_skips_, "critic",
+                learn::critic_step(*critic_, step, options_, rate, device_, report));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = actor_rate_.at_or_last(actor_->steps());
         look_at(actor_skips_, "actor",
                 learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_,
-                                  report, settings.between));
+                                  report));
       }
       ++report.steps;
     }
   }
   meter_.stop();
-  return true;
+  return comm::Then::go_on;
 }
 
 void Trainer::average(learn::UpdateReport& report) const {

@@ -5,14 +5,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "trireme/comm/progress.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/driver/progress.hpp"
+#include "trireme/learn/bad_batches.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/learning.hpp"
 #include "trireme/learn/mismatch.hpp"
@@ -31,18 +32,11 @@ namespace trireme::driver {
 struct UpdateSettings {
   int64_t iteration = 0;  // from 0: seeds the order of the optimizer steps, tells whether the actor
                           // waits (critic.freezing_steps)
-  double kl_coefficient = 0;                  // of the KL in the loss
-  learn::PretrainingRows pretraining = {};    // empty without actor.ptx_coef
-  std::function<void()> before_step = [] {};  // on this rank alone
-  learn::BetweenMicroBatches between =
-      {};  // behind the passes of each micro-batch, on its own rank
-  // After an optimizer step (its number within the iteration) that was left out since its gradient
-  // is not finite; on every trainer.
-  std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&,
-                                                                      int64_t) {};
-  std::function<bool()> stop = [] {
-    return false;
-  };  // asked before each optimizer step, on every trainer; collective where it has to be
+  double kl_coefficient = 0;                // of the KL in the loss
+  learn::PretrainingRows pretraining = {};  // empty without actor.ptx_coef
+  comm::Progress* progress = nullptr;  // worked on after each micro-batch; before each optimizer
+                                       // step all trainers may leave
+  learn::BadBatches* bad_batches = nullptr;  // keep the steps whose gradient is not finite
 };
 
 class Trainer {
@@ -68,19 +62,21 @@ class Trainer {
     old_log_probs_ = old_log_probs;
   }
   // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1):
-  // old log-probs are computed. Returns the mismatch with the rollout's log-probs; nullopt:
-  // `between`, called behind each micro-batch of a pass, has left it.
+  // old log-probs are computed. `progress` is worked on after each micro-batch, and where the
+  // trainers `may` they leave the pass there. Returns the mismatch with the rollout's log-probs;
+  // nullopt: they left.
   std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1,
-                                       const learn::BetweenMicroBatches& between = {});
+                                       comm::Progress* progress = nullptr,
+                                       comm::May may = comm::May::stay);
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences,
                                  double kl_coefficient);
   // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to
   // it. `sequences` are those of the whole rollout, and this trainer has those that
   // learn::plan_epoch() gives it for the first epoch; for each later one trainers hand over to each
-  // other. False: settings.stop asked to leave before the last one. Collective.
-  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences,
-                  const UpdateSettings& settings, learn::UpdateReport& report);
+  // other. leave: the run stops before the last one. Collective.
+  comm::Then take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences,
+                        const UpdateSettings& settings, learn::UpdateReport& report);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
   void average(learn::UpdateReport& report) const;
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a

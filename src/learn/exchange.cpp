@@ -78,18 +78,23 @@ Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
   return move(mine, all, spread_over(all, targets));
 }
 
-Samples Exchange::share_out(const Samples& mine, const std::function<void(Samples&)>& work) {
+SharedOut Exchange::share_out(const Samples& mine) {
   std::vector<int> everybody(static_cast<size_t>(ranks_.size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  const SequenceList all = list(mine);
-  Samples share = move(mine, all, spread_over(all, everybody));
-  work(share);
+  SharedOut out;
+  out.sequences = list(mine);
+  out.share = move(mine, out.sequences, spread_over(out.sequences, everybody));
   const std::unordered_set<uint64_t> own(mine.id.begin(), mine.id.end());
   std::vector<int32_t> home;
-  for (const ListedSequence& sequence : all)
+  for (const ListedSequence& sequence : out.sequences)
     home.push_back(own.contains(sequence.id) ? ranks_.rank() : 0);
   ranks_.all_reduce(home.data(), std::ssize(home), comm::DType::i32, comm::Op::sum);
-  return move(share, all, {home.begin(), home.end()});
+  out.home.assign(home.begin(), home.end());
+  return out;
+}
+
+Samples Exchange::give_back(const SharedOut& shared) {
+  return move(shared.share, shared.sequences, shared.home);
 }
 
 Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers,

@@ -114,8 +114,9 @@ Mismatch OldLogProbs::check(const ppo::Experience& experience, zero::ShardedMode
 }
 
 Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& actor,
-                               const comm::CommView& ranks, int64_t version, double temperature,
-                               at::Device device, const BetweenMicroBatches& between) {
+                               const comm::Pass& pass, int64_t version, double temperature,
+                               at::Device device) {
+  const comm::CommView& ranks = pass.ranks;
   const bool here = trusted_ && version >= 0 && drawn_from(experience.samples, version);
   if (ranks.min(static_cast<int64_t>(here)) == 1) {
     const Mismatch mismatch = check(experience, actor, ranks, version, temperature, device);
@@ -132,8 +133,9 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
                      " tokens of a sample; from now on they are computed"));
     }
   }
-  experience.old_log_probs = action_log_probs(actor, experience.samples, ranks, micro_batch_tokens_,
-                                              temperature, device, between);
+  experience.old_log_probs =
+      action_log_probs(actor, experience.samples, pass, micro_batch_tokens_, temperature, device);
+  if (!experience.old_log_probs.defined()) return {};
   return compare_log_probs(experience.samples, experience.old_log_probs, ranks);
 }
 

@@ -30,15 +30,19 @@ ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::
   return bins;
 }
 
-// Runs `pass(batch, which)` for micro-batches of all samples. Collective.
-template <class Pass>
-void for_micro_batches(const Samples& samples, const comm::CommView& ranks,
-                       int64_t micro_batch_tokens, at::Device device, Pass pass) {
+constexpr trace::Name received = "sequences_received_while_scoring";
+
+// Calls `compute(batch, which)` for micro-batches of all samples. Collective.
+template <class Compute>
+comm::Then for_micro_batches(const Samples& samples, const comm::Pass& pass,
+                             int64_t micro_batch_tokens, at::Device device, Compute compute) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
-  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
-    pass(make_action_batch(samples, which, device), which);
+  for (const auto& which : agreed_micro_batches(lengths, pass.ranks, micro_batch_tokens)) {
+    compute(make_action_batch(samples, which, device), which);
+    if (pass.next(received) == comm::Then::leave) return comm::Then::leave;
   }
+  return comm::Then::go_on;
 }
 
 // One number for each of some places, from micro-batches; on the device until the host reads all at
@@ -123,12 +127,11 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
 }
 
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
-                            const comm::CommView& ranks, int64_t micro_batch_tokens,
-                            double temperature, at::Device device,
-                            const BetweenMicroBatches& between) {
+                            const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
+                            at::Device device) {
   DeviceValues values;
-  for_micro_batches(
-      samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+  const comm::Then then = for_micro_batches(
+      samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
         model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           const auto head =
@@ -136,44 +139,39 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
                                        batch.targets, temperature, kernels::Entropy::skip);
           values.add(head.log_probs, places_of(batch, samples, which));
         });
-        if (between) between();
       });
-  return written(samples, values);
+  return then == comm::Then::leave ? at::Tensor{} : written(samples, values);
 }
 
-at::Tensor action_values(zero::ShardedModel& model, const Samples& samples,
-                         const comm::CommView& ranks, int64_t micro_batch_tokens,
-                         const ScoreScale& scale, at::Device device,
-                         const BetweenMicroBatches& between) {
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::Pass& pass,
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
   DeviceValues values;
-  for_micro_batches(
-      samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+  const comm::Then then = for_micro_batches(
+      samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"value micro-batch", batch.packed.tokens()};
         model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale),
                      places_of(batch, samples, which));
         });
-        if (between) between();
       });
-  return written(samples, values);
+  return then == comm::Then::leave ? at::Tensor{} : written(samples, values);
 }
 
-std::vector<float> sequence_scores(zero::ShardedModel& model,
-                                   const std::vector<std::vector<int32_t>>& sequences,
-                                   const comm::CommView& ranks, int64_t micro_batch_tokens,
-                                   const ScoreScale& scale, at::Device device,
-                                   const BetweenMicroBatches& between) {
+std::optional<std::vector<float>> sequence_scores(
+    zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
+    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale,
+    at::Device device) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
   DeviceValues values;
-  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
+  for (const auto& which : agreed_micro_batches(lengths, pass.ranks, micro_batch_tokens)) {
     std::vector<std::span<const int32_t>> parts;
     for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
     const model::PackedBatch packed = model::pack(parts, device);
     model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
     });
-    if (between) between();
+    if (pass.next(received) == comm::Then::leave) return std::nullopt;
   }
   std::vector<float> all(sequences.size());
   values.write(all);

@@ -65,6 +65,10 @@ void add_to(UpdateReport& report, const std::vector<double>& sums) {
     report.statistics.sums[i] += sums[first_statistic + i];
 }
 
+void help_others(const UpdateStep& step) {
+  if (step.progress) step.progress->some("sequences_received_while_training");
+}
+
 kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   if (!options.entropy_coef) return kernels::Entropy::skip;
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
@@ -73,8 +77,7 @@ kernels::Entropy entropy_mode(const config::ActorOptions& options) {
 // F37: which action columns of each micro-batch have the highest entropies of the step, under the
 // weights before it. Empty without actor.top_entropy_quantile. Collective over the trainers.
 std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep& step,
-                                     const config::Options& options, at::Device device,
-                                     const BetweenMicroBatches& between) {
+                                     const config::Options& options, at::Device device) {
   std::vector<at::Tensor> entropies;
   if (!options.actor.top_entropy_quantile) return entropies;
   const trace::Region region{"entropies"};
@@ -88,7 +91,7 @@ std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep
                                    kernels::vocabulary_chunk)
               .entropy;
     });
-    if (between) between();
+    help_others(step);
   }
   const at::Tensor mine =
       entropies.empty() ? at::empty({0}) : at::cat(entropies).to(at::kCPU, at::kFloat).contiguous();
@@ -185,11 +188,10 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
 
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
                             const config::Options& options, double kl_coefficient, double lr,
-                            at::Device device, UpdateReport& report,
-                            const BetweenMicroBatches& between) {
+                            at::Device device, UpdateReport& report) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
-  const std::vector<at::Tensor> kept = kept_columns(actor, step, options, device, between);
+  const std::vector<at::Tensor> kept = kept_columns(actor, step, options, device);
   int64_t left = std::ssize(step.micro_batches) + std::ssize(step.pretraining);
   for (size_t number = 0; number < step.micro_batches.size(); ++number) {
     const ppo::Experience& experience = step.micro_batches[number];
@@ -207,7 +209,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
                             sums);
         },
         zero::reduce_before(--left));
-    if (between) between();
+    help_others(step);
   }
   pretraining_gradients(actor, step, options, device, of_texts);
   report.lr = lr;
@@ -223,7 +225,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
 
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
                              const config::Options& options, double lr, at::Device device,
-                             UpdateReport& report, const BetweenMicroBatches& between) {
+                             UpdateReport& report) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
@@ -244,7 +246,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
           return loss;
         },
         zero::reduce_before(--left));
-    if (between) between();
+    help_others(step);
   }
   report.critic_lr = lr;
   const auto result = critic.step(adamw_options(options.critic, lr));

@@ -94,9 +94,11 @@ class ModelSource : public Source {
 
   Scores score(std::span<const Request> requests) override {
     const trace::Region region{"reward model"};
-    return {learn::sequence_scores(model_, encode(requests), environment_.ranks.all, batch_tokens_,
-                                   scale_, environment_.device, environment_.between),
-            {}};
+    auto values = learn::sequence_scores(
+        model_, encode(requests), {environment_.ranks.all, environment_.progress, comm::May::leave},
+        batch_tokens_, scale_, environment_.device);
+    if (!values) return {.left = true};
+    return {.values = std::move(*values)};
   }
 
  private:

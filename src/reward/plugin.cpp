@@ -50,6 +50,7 @@ class PluginSource : public Source {
       : options_(options),
         name_(std::move(name)),
         environment_(environment),
+        progress_(environment.progress ? *environment.progress : own_progress_),
         fault_(environment.fault),
         asked_(name_) {
     VALIDATE(!options_.command.empty(), ExitCode::configuration, "reward source ", name_,
@@ -83,7 +84,7 @@ class PluginSource : public Source {
     if (std::ranges::all_of(children_, [](const auto& child) { return child->unanswered() == 0; }))
       return;
     const BlockSigpipe no_sigpipe;
-    for (int turn = 0; turn < 64 && attend(0);
+    for (int turn = 0; turn < 64 && attend();
          ++turn) {  // a process that never falls silent must not keep us
     }
   }
@@ -91,14 +92,15 @@ class PluginSource : public Source {
   Scores score(std::span<const Request> requests) override {
     trace::Region region{"reward plugin", trace::no_argument, trace::Category::wait};
     if (requests.empty()) return {};
-    if (environment_.stop()) throw Stopped{};
+    if (progress_.some(comm::May::leave) == comm::Then::leave) return {.left = true};
     const base::Stopwatch watch;
     std::vector<Request> fresh;
     std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh),
                  [this](const Request& request) { return !asked_.has(request); });
     ask(fresh);
-    wait_for(requests);
+    const comm::Then then = wait_for(requests);
     counters_.wait_seconds += watch.seconds();
+    if (then == comm::Then::leave) return {.left = true};
     return asked_.take(requests);
   }
 
@@ -124,20 +126,22 @@ class PluginSource : public Source {
     });
   }
 
-  void wait_for(std::span<const Request> requests) {
-    const BlockSigpipe no_sigpipe;
-    for (size_t next = 0;;) {
-      while (next < requests.size() && asked_.settled(requests[next])) ++next;
-      if (next == requests.size()) return;
-      if (environment_.stop()) throw Stopped{};
-      base::tick();  // waiting within the plugin's own deadline, or for its return, is no hang
-      attend(1.0);
-    }
+  comm::Then wait_for(std::span<const Request> requests) {
+    size_t next = 0;
+    return progress_.until(
+        "answers of a reward plugin",
+        [&] {
+          base::tick();  // waiting within the plugin's own deadline, or for its return, is no hang
+          poll();
+          while (next < requests.size() && asked_.settled(requests[next])) ++next;
+          return next == requests.size();
+        },
+        comm::May::leave);
   }
 
-  // Sends and receives what it can, for which it waits up to `seconds`, and looks after processes
-  // that are late or gone. False: nothing came or went.
-  bool attend(double seconds) {
+  // Sends and receives what it can, and looks after processes that are late or gone. False: nothing
+  // came or went.
+  bool attend() {
     if (since_attended_.seconds() > std::min(longest_absence, options_.timeout.seconds / 2)) {
       for (const auto& child : children_) child->pardon();
     }
@@ -145,10 +149,8 @@ class PluginSource : public Source {
     for (size_t i = 0; i < children_.size(); ++i) {
       children_[i]->start_when_due();
       children_[i]->watch(&ends[2 * i]);
-      seconds = std::min(seconds, children_[i]->due_in());
     }
-    const int ready =
-        ::poll(ends.data(), ends.size(), seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
+    const int ready = ::poll(ends.data(), ends.size(), 0);
     since_attended_.restart();
     if (ready < 0 && errno != EINTR)
       base::throw_errno(errno, "wait for the reward plugin", options_.command[0]);
@@ -235,6 +237,8 @@ class PluginSource : public Source {
   config::RewardSource options_;
   std::string name_;
   PluginEnvironment environment_;
+  comm::Progress own_progress_;
+  comm::Progress& progress_;
   std::string fault_;
   std::filesystem::path log_file_;
   base::FileDescriptor log_;

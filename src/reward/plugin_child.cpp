@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "reward/asked.hpp"
@@ -81,11 +80,6 @@ void PluginChild::watch(pollfd* ends) const {
   const bool busy = process_ && !unanswered_.empty();
   ends[0] = {busy ? process_->output() : -1, POLLIN, 0};
   ends[1] = {busy && sent_ < outgoing_.size() ? process_->input() : -1, POLLOUT, 0};
-}
-
-double PluginChild::due_in() const {
-  if (unanswered_.empty()) return std::numeric_limits<double>::infinity();
-  return std::max(0.0, process_ ? setup_.timeout - quiet_.seconds() : pause_ - stopped_.seconds());
 }
 
 // A process that answers as it goes would block both pipes if it were not read from while it is

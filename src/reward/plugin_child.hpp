@@ -56,8 +56,6 @@ class PluginChild {
   void start_when_due();
   // What to wait for: its output and, while there is something to send, its input. Two entries.
   void watch(pollfd* ends) const;
-  // Seconds until it is started or late.
-  double due_in() const;
   // Sends and receives what the two entries say is possible.
   void move_on(const pollfd* ends);
   void check_deadline() const;

@@ -54,12 +54,6 @@ void Rewards::poll() {
 
 namespace {
 
-std::optional<Scores> unless_stopped(Source& source, std::span<const Request> requests) {
-  try {
-    return source.score(requests);
-  } catch (const Stopped&) { return std::nullopt; }
-}
-
 std::vector<float> checked(const Source& source, const Scores& scores,
                            std::span<const Request> requests) {
   VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ",
@@ -84,26 +78,30 @@ std::optional<Rewards::LocalScores> Rewards::score_locally(
       out.parts.emplace_back(requests.size(), 0.0f);
       continue;
     }
-    std::optional<Scores> answer = unless_stopped(*entry.source, requests);
-    if (entry.source->takes_time() && any_stopped(!answer)) return std::nullopt;
-    for (size_t i = 0; i < answer->missing.size(); ++i) {
+    Scores answer = entry.source->score(requests);
+    if (entry.source->takes_time() && any_stopped(answer.left)) return std::nullopt;
+    for (size_t i = 0; i < answer.missing.size(); ++i) {
       out.missing.resize(requests.size());
-      if (answer->missing[i]) out.missing[i] = 1;
+      if (answer.missing[i]) out.missing[i] = 1;
     }
-    out.parts.push_back(checked(*entry.source, *answer, requests));
+    out.parts.push_back(checked(*entry.source, answer, requests));
     if (!entry.source->takes_time()) continue;
-    for (auto& [name, values] : answer->metrics)
+    for (auto& [name, values] : answer.metrics)
       out.metrics[base::text(entry.source->name(), "/", name)] = std::move(values);
   }
   return out;
 }
 
-void Rewards::score_with_models(std::span<const Request> requests, Parts& parts) {
+comm::Then Rewards::score_with_models(std::span<const Request> requests, Parts& parts) {
   parts.resize(sources_.size());  // a rank without sequences has received none
   for (size_t i = 0; i < sources_.size(); ++i) {
     Source& source = *sources_[i].source;
-    if (source.collective()) parts[i] = checked(source, source.score(requests), requests);
+    if (!source.collective()) continue;
+    const Scores scores = source.score(requests);
+    if (scores.left) return comm::Then::leave;
+    parts[i] = checked(source, scores, requests);
   }
+  return comm::Then::go_on;
 }
 
 std::vector<float> Rewards::sum(const Parts& parts) const {

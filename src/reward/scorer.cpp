@@ -24,14 +24,14 @@ namespace trireme::reward {
 
 Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
                std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
-               const std::filesystem::path& log_folder, at::Device device,
-               std::function<bool()> stop)
+               const std::filesystem::path& log_folder, at::Device device, comm::Progress* progress)
     : options_(options),
       model_ranks_(ranks),
       ranks_(ranks.all),
       rings_(std::move(rings)),
       tokenizer_(tokenizer),
       device_(device),
+      progress_(progress),
       part_names_(source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
@@ -44,10 +44,11 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
                               .outage = options.reward.outage,
                               .log_dir = log_folder,
                               .rank = ranks_.rank(),
-                              .stop = stop,
+                              .progress = progress,
                               .fault = options.fault.plugin_fault});
     }
   }
+  if (progress) progress->add([this] { return rewards_.poll(), int64_t{0}; });
 }
 
 void Scorer::make_sources() {
@@ -65,7 +66,7 @@ void Scorer::make_sources() {
                              .policy_tokenizer = tokenizer_,
                              .node_weights = options_.train.node_weights,
                              .rings = rings_,
-                             .between = [this] { between_(); }});
+                             .progress = progress_});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
   }
@@ -170,41 +171,51 @@ PluginCounters Scorer::take_plugin_counters() {
   return counters;
 }
 
-void Scorer::refer(const Samples& samples) {
-  const Samples all = learn::Exchange(ranks_).share_out(
-      samples, [this](Samples& part) {  // models compute on tokens, which are even then
-        const trace::Region region{"reference log-probs"};
-        const at::Tensor log_probs = learn::action_log_probs(
-            *reference_, part, ranks_, options_.rollout_micro_batch_tokens(),
-            learn::scoring_temperature(options_), device_, between_);
-        const float* first = log_probs.const_data_ptr<float>();
-        part.ref_log_probs.assign(first, first + part.tokens());
-      });
+comm::Then Scorer::refer(const Samples& samples) {
+  learn::Exchange exchange(ranks_);
+  learn::SharedOut shared = exchange.share_out(samples);  // models compute on tokens
+  {
+    const trace::Region region{"reference log-probs"};
+    const at::Tensor log_probs = learn::action_log_probs(
+        *reference_, shared.share, pass(), options_.rollout_micro_batch_tokens(),
+        learn::scoring_temperature(options_), device_);
+    if (!log_probs.defined()) return comm::Then::leave;
+    const float* first = log_probs.const_data_ptr<float>();
+    shared.share.ref_log_probs.assign(first, first + shared.share.tokens());
+  }
+  const Samples all = exchange.give_back(shared);
   for (int64_t i = 0; i < all.size(); ++i) {
     const auto first = all.ref_log_probs.begin() + all.begin(i);
     found_[all.id[static_cast<size_t>(i)]].ref_log_probs.assign(first, first + all.length(i));
   }
+  return comm::Then::go_on;
 }
 
-void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts,
-                               int64_t iteration) {
+comm::Then Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts,
+                                     int64_t iteration) {
   if (reference_) {
     std::vector<int64_t> others;
     for (int64_t i = 0; i < samples.size(); ++i) {
       if (!knows(samples.id[static_cast<size_t>(i)])) others.push_back(i);
     }
-    refer(samples.select(others));
+    if (refer(samples.select(others)) == comm::Then::leave) return comm::Then::leave;
   }
-  if (!rewards_.has_models()) return;
-  const Samples all = learn::Exchange(ranks_).share_out(samples, [&](Samples& part) {
+  if (!rewards_.has_models()) return comm::Then::go_on;
+  learn::Exchange exchange(ranks_);
+  learn::SharedOut shared = exchange.share_out(samples);
+  {
     const trace::Region region{"reward models"};
-    rewards_.score_with_models(requests(part, prompts, iteration), part.reward_parts);
-  });
+    const auto then = rewards_.score_with_models(requests(shared.share, prompts, iteration),
+                                                 shared.share.reward_parts);
+    if (then == comm::Then::leave) return then;
+  }
+  const Samples all = exchange.give_back(shared);
   for (int64_t i = 0; i < all.size(); ++i) {
     Found& found = found_[all.id[static_cast<size_t>(i)]];
     for (const auto& rewards : all.reward_parts)
       found.parts.push_back(rewards.empty() ? 0 : rewards[static_cast<size_t>(i)]);
   }
+  return comm::Then::go_on;
 }
 
 void Scorer::fill_in(Samples& samples) {

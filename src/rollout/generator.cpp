@@ -220,7 +220,7 @@ void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished,
   }
 }
 
-void Generator::step(const RolloutHooks& hooks) {
+std::vector<Finished> Generator::step() {
   const at::NoGradGuard no_grad;
   const generate::EngineCounters before = engine_->counters();
   const base::Stopwatch watch;
@@ -245,13 +245,15 @@ void Generator::step(const RolloutHooks& hooks) {
   count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
+  std::vector<Finished> finished;
   for (generate::Result& result : output.finished) {
     const Writing writing = take_out(result.id);
     if (!roles_.leads_replica()) continue;
-    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
-                              writing.truncated, options_.max_len()),
-                  writing.number);
+    finished.push_back({sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
+                                    writing.truncated, options_.max_len()),
+                        writing.number});
   }
+  return finished;
 }
 
 Generator::Writing Generator::take_out(uint64_t id) {
@@ -261,18 +263,16 @@ Generator::Writing Generator::take_out(uint64_t id) {
   return writing;
 }
 
-void Generator::leave_longer(const RolloutHooks& hooks, int64_t step) {
-  if (!hooks.longest) return;
-  int64_t longest = hooks.longest();
+std::vector<uint64_t> Generator::leave_longer(int64_t longest, int64_t step) {
   if (roles_.tensor_parallel() > 1) {
     longest = step % steps_between_messages == 0
                   ? roles_.generators.along(comm::Axis::tensor).min(longest)
                   : any_length;
   }
-  if (longest == any_length) return;
+  if (longest == any_length) return {};
   std::set<uint64_t> groups;
   for (const uint64_t id : engine_->longer(longest)) groups.insert(group_of(id));
-  if (groups.empty()) return;
+  if (groups.empty()) return {};
   std::vector<uint64_t> ids;
   for (const auto& [id, writing] : writing_) {
     if (groups.contains(group_of(id))) ids.push_back(id);
@@ -280,38 +280,27 @@ void Generator::leave_longer(const RolloutHooks& hooks, int64_t step) {
   std::ranges::sort(ids);  // alike on all ranks of the replica
   for (const uint64_t id : ids) take_out(id);
   dropped_ += engine_->cancel(ids);
-  if (!roles_.leads_replica()) return;
-  for (const uint64_t group : groups) hooks.left(group);
+  if (!roles_.leads_replica()) return {};
+  return {groups.begin(), groups.end()};
 }
 
-bool Generator::write_until(const std::function<bool()>& done, const RolloutHooks& hooks) {
+void Generator::begin_stretch() {
   threads_.use();
   meter_.start();
-  for (int64_t steps = 0; !done(); ++steps) {
-    Pace pace = Pace::go;
-    comm::wait_until("room for finished sequences", [&] {
-      pace = agree(hooks.pace(), steps);
-      return pace != Pace::wait;
-    });
-    if (pace == Pace::leave) {
-      meter_.stop();
-      return false;
-    }
-    leave_longer(hooks, steps);
-    step(hooks);
-  }
-  meter_.stop();
-  trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
-  return true;
 }
 
-int64_t Generator::outstanding(const std::function<int64_t(int64_t row)>& expected) const {
+void Generator::end_stretch() {
+  meter_.stop();
+  trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
+}
+
+int64_t Generator::outstanding(const generate::AnswerLengths& expected) const {
   int64_t tokens = 0;
   for (const generate::Result& result : engine_->standing()) {
     const Writing& writing = writing_.at(result.id);
     const auto written = static_cast<int64_t>(result.output_ids.size());
     if (written == 0) tokens += static_cast<int64_t>((*writing.prompts)[writing.row].ids.size());
-    tokens += std::max<int64_t>(1, expected(writing.row) - written);
+    tokens += std::max<int64_t>(1, expected.expected(writing.row) - written);
   }
   return tokens;
 }

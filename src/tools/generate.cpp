@@ -21,6 +21,7 @@
 #include "trireme/comm/agree.hpp"
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/comm/mesh.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/generate/engine.hpp"
@@ -78,6 +79,7 @@ class GenerateTool {
                  ranks_.size(comm::Axis::tensor),
                  device_.is_cpu() ? generate::Place::host : generate::Place::device),
         mail_(world_, "answers", mail_limits) {
+    progress_.add([this] { return output_ ? collect() : (mail_.progress(), int64_t{0}); });
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop,
                             spec_.shape.vocab, "--stop-token-ids");
@@ -102,18 +104,14 @@ class GenerateTool {
     if (answered_) return ExitCode::done;
     watch_.restart();
     for (take_prompts(); !engine_->idle(); take_prompts()) {
-      comm::wait_until("room for answers at rank 0",
-                       [this] { return mail_.progress(), !mail_.congested(); });
+      progress_.until("room for answers at rank 0", [this] { return !mail_.congested(); });
       std::string lines;
       for (const auto& result : engine_->step().finished) lines += line_of(result);
       if (leads_replica() && !lines.empty()) mail_.post(0, std::move(lines));
-      if (output_) collect();
     }
     if (leads_replica()) mail_.post(0, "");  // there is no more
-    comm::wait_until("the other replicas' answers", [this] {
-      if (output_) collect();
-      return mail_.progress(),
-             mail_.quiet() && (!output_ || replicas_done_ == ranks_.size(comm::Axis::data));
+    progress_.until("the other replicas' answers", [this] {
+      return mail_.quiet() && (!output_ || replicas_done_ == ranks_.size(comm::Axis::data));
     });
     if (output_) {
       VALIDATE(written_ + done_.size() == done_.wanted(), ExitCode::internal, "there are ",
@@ -121,7 +119,7 @@ class GenerateTool {
                done_.wanted());
       output_->finish();
     }
-    world_.sleeping_barrier([this] { return mail_.progress(), false; });
+    progress_.meet(world_);
     report();
     return ExitCode::done;
   }
@@ -267,15 +265,17 @@ class GenerateTool {
     return line.str() + "\n";
   }
 
-  // What has come from the replicas, rank 0's own among them.
-  void collect() {
-    while (const auto letter = mail_.take()) {
+  // What has come from the replicas, rank 0's own among them; how many letters.
+  int64_t collect() {
+    int64_t letters = 0;
+    for (; const auto letter = mail_.take(); ++letters) {
       if (letter->bytes.empty()) {
         ++replicas_done_;
       } else {
         write(letter->bytes);
       }
     }
+    return letters;
   }
 
   void write(const std::string& lines) {
@@ -329,6 +329,7 @@ class GenerateTool {
   machine::Threads threads_;
   generate::GeneratorWeights weights_;
   comm::ByteMailbox mail_;  // lines of answers to rank 0; an empty message is a replica's last
+  comm::Progress progress_;
   std::unique_ptr<generate::Engine> engine_;
   PromptSurvey survey_;
   std::optional<PromptFeed> feed_;

@@ -85,7 +85,8 @@ Learned learn_from(int micro_batches) {
                                     micro_batches == 1 ? all.tokens() : longest, {}, at::kCPU);
   out.scores =
       learn::sequence_scores(critic, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}}, world(),
-                             micro_batches == 1 ? 64 : 4, {.mean = 0.5, .deviation = 2}, at::kCPU);
+                             micro_batches == 1 ? 64 : 4, {.mean = 0.5, .deviation = 2}, at::kCPU)
+          .value();
   out.scoring_waits = HostAsDevice::hidden_waits() - before;
   before = HostAsDevice::hidden_waits();
   learn::actor_step(actor, step, options, 0.1, 1e-3, at::kCPU, out.report);

@@ -40,6 +40,13 @@ struct MoveCounters {
   int64_t messages = 0;
 };
 
+// A rank's share of samples that all ranks work on.
+struct SharedOut {
+  Samples share;
+  SequenceList sequences;  // of all ranks
+  std::vector<int> home;   // the rank that each of them came from
+};
+
 class Exchange {
  public:
   explicit Exchange(const comm::CommView& ranks) : ranks_(ranks) {}
@@ -51,10 +58,10 @@ class Exchange {
   Samples move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of);
   // list() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
-  // Collective: all ranks get a share of the sequences, token counts near even, for `work`, which
-  // fills in columns of its share; what it has filled in comes back to the rank that had the
-  // sequence. In id order.
-  Samples share_out(const Samples& mine, const std::function<void(Samples&)>& work);
+  // Collective: all ranks get a share of the sequences, token counts near even, to fill in columns.
+  // give_back() brings each sequence to the rank that had it. In id order.
+  SharedOut share_out(const Samples& mine);
+  Samples give_back(const SharedOut& shared);
 
   const MoveCounters& counters() const { return counters_; }
 

@@ -48,11 +48,10 @@ class OldLogProbs {
 
   // Sets experience.old_log_probs. `version` is that of the actor's weights, -1 when unknown.
   // Without the pass, some sequences of each rank are computed all the same and compared; the first
-  // difference is reported, and from then on the pass is made. `between`: as in action_log_probs(),
-  // of the pass. Collective over `ranks`, the trainers.
-  Mismatch evaluate(ppo::Experience& experience, zero::ShardedModel& actor,
-                    const comm::CommView& ranks, int64_t version, double temperature,
-                    at::Device device, const BetweenMicroBatches& between = {});
+  // difference is reported, and from then on the pass is made. Where the pass was left,
+  // experience.old_log_probs is undefined. Collective over pass.ranks, the trainers.
+  Mismatch evaluate(ppo::Experience& experience, zero::ShardedModel& actor, const comm::Pass& pass,
+                    int64_t version, double temperature, at::Device device);
 
   // One line for the log.
   std::string describe() const { return description_; }

@@ -6,12 +6,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/ppo/packed.hpp"
@@ -34,20 +35,13 @@ ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> w
                               at::Device device);
 ActionBatch make_action_batch(const Samples& samples, at::Device device);  // all of them
 
-// What a rank does for others behind each micro-batch of a pass, which may be long; null: nothing.
-// It may throw PassLeft, on all ranks of the pass alike.
-using BetweenMicroBatches = std::function<void()>;
-
-// The run stops: the rest of a pass that only scores is not made, and what it had found is dropped.
-struct PassLeft {};
-
-// Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere.
-// Collective over `ranks`, the communicator that the model's passes are collective over; ranks may
-// have any number of sequences. Micro-batches stay under `micro_batch_tokens`.
+// Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere;
+// undefined where the pass was left. Collective over pass.ranks, the communicator that the model's
+// passes are collective over; ranks may have any number of sequences. Micro-batches stay under
+// `micro_batch_tokens`.
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
-                            const comm::CommView& ranks, int64_t micro_batch_tokens,
-                            double temperature, at::Device device,
-                            const BetweenMicroBatches& between = {});
+                            const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
+                            at::Device device);
 
 // What a score head gives is used as (score - mean) / deviation.
 struct ScoreScale {
@@ -59,19 +53,15 @@ struct ScoreScale {
 ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic);
 
 // Values of a model with a score head: for each action token the value at the position before it;
-// f32 [T], 0 elsewhere. Collective like action_log_probs.
-at::Tensor action_values(zero::ShardedModel& model, const Samples& samples,
-                         const comm::CommView& ranks, int64_t micro_batch_tokens,
-                         const ScoreScale& scale, at::Device device,
-                         const BetweenMicroBatches& between = {});
+// f32 [T], 0 elsewhere; undefined where the pass was left. Collective like action_log_probs.
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::Pass& pass,
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
 
-// A score for each sequence, in their order: the score head at its last token (F5). Collective like
-// action_log_probs.
-std::vector<float> sequence_scores(zero::ShardedModel& model,
-                                   const std::vector<std::vector<int32_t>>& sequences,
-                                   const comm::CommView& ranks, int64_t micro_batch_tokens,
-                                   const ScoreScale& scale, at::Device device,
-                                   const BetweenMicroBatches& between = {});
+// A score for each sequence, in their order: the score head at its last token (F5); nullopt where
+// the pass was left. Collective like action_log_probs.
+std::optional<std::vector<float>> sequence_scores(
+    zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
+    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
 
 // i64 [sequences] on the device of `packed`: the last token of each.
 at::Tensor last_tokens(const model::PackedBatch& packed);

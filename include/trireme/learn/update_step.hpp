@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/training_set.hpp"
@@ -47,17 +48,17 @@ struct UpdateStep {
   ppo::Sum sum;  // over the trainers; for what a step has to know of all its tokens
   std::vector<RowBatch> pretraining;  // empty without actor.ptx_coef
   BatchTotals pretraining_totals;
+  comm::Progress* progress = nullptr;  // worked on after each micro-batch
 };
 
 // Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and
-// pretraining loss. `between`: behind the passes of each micro-batch.
+// pretraining loss.
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
                             const config::Options& options, double kl_coefficient, double lr,
-                            at::Device device, UpdateReport& report,
-                            const BetweenMicroBatches& between = {});
+                            at::Device device, UpdateReport& report);
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
                              const config::Options& options, double lr, at::Device device,
-                             UpdateReport& report, const BetweenMicroBatches& between = {});
+                             UpdateReport& report);
 
 // The temperature at which log-probs are taken: the rollout's, 1 for a greedy one.
 double scoring_temperature(const config::Options& options);

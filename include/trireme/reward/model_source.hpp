@@ -29,7 +29,7 @@ struct ModelEnvironment {
                                                       // nullopt: ids are the reward model's own
   bool node_weights = true;                           // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
-  learn::BetweenMicroBatches between = nullptr;
+  comm::Progress* progress = nullptr;                 // worked on after each micro-batch
 };
 
 // Whether the folder has a reward model with all that is asked of it: config.json, the headers of

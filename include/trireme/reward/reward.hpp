@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/base/samples.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/text/chat_template.hpp"
@@ -44,11 +45,12 @@ Request request_for(const data::PromptSet& prompts, int64_t row);
 void add_label(const data::PromptSet& prompts, int64_t row, Request& request);
 
 struct Scores {
-  std::vector<float> values;  // one per request, in their order; finite
-  std::map<std::string, std::vector<float>>
-      metrics;  // named parts, one per request; NaN where a request has none
+  std::vector<float> values = {};  // one per request, in their order; finite
+  std::map<std::string, std::vector<float>> metrics =
+      {};  // named parts, one per request; NaN where a request has none
   std::vector<uint8_t> missing =
-      {};  // 1: the source gave the request up, its value means nothing; empty: none
+      {};             // 1: the source gave the request up, its value means nothing; empty: none
+  bool left = false;  // the run stops before all answers are there: nothing of this counts
 };
 
 // What plugins did on this rank.
@@ -60,9 +62,6 @@ struct PluginCounters {
   double wait_seconds = 0;     // time that score() took
   PluginCounters& operator+=(const PluginCounters& other);
 };
-
-// score() was left early, as asked.
-struct Stopped {};
 
 class Source {
  public:
@@ -79,7 +78,7 @@ class Source {
   virtual std::string label_problem(const Request&) const { return {}; }
   // A source that takes its time: it begins with what ask() names and goes on with it in poll(),
   // which does not wait; a later score() has to name all of it, in any number of calls, and waits
-  // for what is missing. Its score() may end early on this rank alone (Stopped). Local.
+  // for what is missing. Its score() may be left on this rank alone (Scores::left). Local.
   virtual bool takes_time() const { return false; }
   virtual void ask(std::span<const Request>) {}
   virtual void poll() {}
@@ -115,9 +114,7 @@ struct PluginEnvironment {
   config::PluginOutage outage = config::PluginOutage::stop;
   std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: kept for errors only
   int rank = 0;
-  std::function<bool()> stop = [] {
-    return false;
-  };                  // asked while it waits; true: score() throws Stopped
+  comm::Progress* progress = nullptr;  // of the rank that waits; null: nothing else makes progress
   std::string fault;  // fault.plugin_fault: crash | hang | nan | short | slow, on the first
                       // request; empty: none
 };
@@ -154,8 +151,8 @@ class Rewards {
   std::optional<LocalScores> score_locally(
       std::span<const Request> requests,
       const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
-  // Fills in the parts of models. Collective over the reward role.
-  void score_with_models(std::span<const Request> requests, Parts& parts);
+  // Fills in the parts of models; leave: a pass was left. Collective over the reward role.
+  comm::Then score_with_models(std::span<const Request> requests, Parts& parts);
   // Of each request the sum over sources of weight * part.
   std::vector<float> sum(const Parts& parts) const;
 

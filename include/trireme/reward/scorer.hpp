@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,10 +12,10 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/progress.hpp"
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
-#include "trireme/learn/scoring.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
@@ -28,13 +27,12 @@ namespace trireme::reward {
 class Scorer {
  public:
   // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all), `rings` is
-  // the memory of their sharded models, `stop` is asked while plugins take their time. Collective
-  // over `ranks`.
-  Scorer(
-      const config::Options& options, const ModelRanks& ranks,
-      std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
-      const std::filesystem::path& log_folder, at::Device device,
-      std::function<bool()> stop = [] { return false; });
+  // the memory of their sharded models. Sources that take their time become sources of `progress`,
+  // which is also worked on between the micro-batches of models. Collective over `ranks`.
+  Scorer(const config::Options& options, const ModelRanks& ranks,
+         std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+         const std::filesystem::path& log_folder, at::Device device,
+         comm::Progress* progress = nullptr);
 
   // Makes rules and loads reward models, once the device is current and before the first score().
   // Collective over the reward ranks.
@@ -46,25 +44,21 @@ class Scorer {
   // reward ranks.
   void load_reference(const zero::ReadRows& read);
 
-  // Sources that take their time begin with sequences that score_locally() will have, and go on
-  // with them. Local.
+  // Sources that take their time begin with sequences that score_locally() will have. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
-  void poll() { rewards_.poll(); }
-  // What this rank does between the micro-batches of its models, poll() too; poll() alone where
-  // this is never called.
-  void meanwhile(learn::BetweenMicroBatches between) { between_ = std::move(between); }
   // Reference log-probs of sequences that score_with_models() will have, which does the others: any
-  // number of calls, each sequence in one of them, and on CPUs the same bits. Collective over the
-  // reward ranks.
-  void refer(const Samples& samples);
+  // number of calls, each sequence in one of them, and on CPUs the same bits. leave: the pass was
+  // left and the scorer does not know them. Collective over the reward ranks.
+  comm::Then refer(const Samples& samples);
   bool has_reference() const { return reference_ != nullptr; }
   // Whether refer() has had this rank's sequence `id`, and fill_in() not yet.
   bool knows(uint64_t id) const { return found_.contains(id); }
   // Reward models score the sequences, spread evenly over the ranks, and the reference computes
   // log-probs of those that refer() has not had. Once for all sequences of a batch: what a reward
-  // model says may depend in its last bits on what it scores together. Collective over the reward
-  // ranks.
-  void score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // model says may depend in its last bits on what it scores together. leave: a pass was left.
+  // Collective over the reward ranks.
+  comm::Then score_with_models(const Samples& samples, const data::PromptSet& prompts,
+                               int64_t iteration);
   // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to
   // stop: then nothing is filled. With reward.outage = "skip" the samples of prompts that lack an
   // answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where
@@ -85,6 +79,8 @@ class Scorer {
     std::vector<float> ref_log_probs = {};
     std::vector<float> parts = {};  // by source; 0 for those that are no models
   };
+  // A pass of the models.
+  comm::Pass pass() const { return {ranks_, progress_, comm::May::leave}; }
   void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing,
                    int64_t iteration);
   std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts,
@@ -96,8 +92,8 @@ class Scorer {
   std::shared_ptr<comm::RingMemory> rings_;
   text::Tokenizer tokenizer_;
   at::Device device_;
+  comm::Progress* progress_;
   std::vector<std::unique_ptr<Source>> made_;  // the plugins, until make_sources()
-  learn::BetweenMicroBatches between_ = [this] { poll(); };
   Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +13,7 @@
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/generate/dispatch.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/machine/threads.hpp"
@@ -44,16 +43,10 @@ struct SamplingPlan {
 // has written, or leave the rollout.
 enum class Pace : int32_t { go, wait, leave };
 
-struct RolloutHooks {
-  // A sequence of batch `number` is finished; on the replica's first rank.
-  std::function<void(const Samples& sequence, int64_t number)> written;
-  // Asked before each step, on every rank of the replica.
-  std::function<Pace()> pace = [] { return Pace::go; };
-  // Asked there too: groups with an answer of more tokens are not wanted any more. They are left as
-  // soon as an unfinished answer has so many. Null: all are wanted.
-  std::function<int64_t()> longest = {};
-  // Such a group was left; on the replica's first rank.
-  std::function<void(uint64_t group)> left = [](uint64_t) {};
+// A finished sequence of a batch.
+struct Finished {
+  Samples sequence;
+  int64_t number = 0;  // of the batch
 };
 
 // Bytes of this rank, of pages also their number.
@@ -113,22 +106,23 @@ class Generator {
   // The same of sequences that a generator has written a part of, as standing() gave them.
   void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
              const SamplingPlan& plan);
-  // One token of each running sequence, and those behind it that were guessed. Collective over the
-  // replica.
-  void step(const RolloutHooks& hooks);
-  // Steps until `done`, asked before each step, says so. False when it was left before, on all
-  // ranks of the replica alike, as `done` must be too. Collective over the replica.
-  bool write_until(const std::function<bool()>& done, const RolloutHooks& hooks);
-  // The same until the batch is written.
-  bool finish(int64_t number, const RolloutHooks& hooks) {
-    return write_until([this, number] { return !writes(number); }, hooks);
-  }
+  // One token of each running sequence, and accepted guesses after it. What is finished, on the
+  // replica's first rank. Collective over the replica.
+  std::vector<Finished> step();
+  // Around a stretch of steps; `step` counts them in what follows. Local.
+  void begin_stretch();
+  void end_stretch();
+  // The most urgent pace of the ranks of the replica before `step`. Collective over the replica in
+  // some of the steps, the same on all of its ranks.
+  Pace agree(Pace mine, int64_t step) const;
+  // Leaves the groups with an unfinished answer of so many tokens; they, on the replica's first
+  // rank. Collective in the same steps.
+  std::vector<uint64_t> leave_longer(int64_t longest, int64_t step);
   bool idle() const { return engine_->idle(); }
   // Whether something of the batch is to be written.
   bool writes(int64_t number) const { return unfinished_.contains(number); }
-  // Tokens that this replica has to write yet, where an answer to the prompt of a row has
-  // expected(row) of them. Local.
-  int64_t outstanding(const std::function<int64_t(int64_t row)>& expected) const;
+  // Tokens that this replica has to write yet, where answers are as long as expected. Local.
+  int64_t outstanding(const generate::AnswerLengths& expected) const;
   // What is not finished of a batch, in id order, on the replica's first rank; nothing on its
   // others.
   Samples standing(int64_t number) const;
@@ -141,12 +135,6 @@ class Generator {
   void count_dropped(int64_t tokens) { dropped_ += tokens; }
 
  private:
-  // The most urgent of what the ranks of the replica say before `step`, which counts the engine's
-  // steps in this rollout.
-  Pace agree(Pace mine, int64_t step) const;
-  // Leaves the groups of answers that are as long and go on. Collective over the replica in the
-  // same steps.
-  void leave_longer(const RolloutHooks& hooks, int64_t step);
   void submit(const data::PromptSet& prompts, int64_t row, int64_t number,
               generate::Request request);
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id,

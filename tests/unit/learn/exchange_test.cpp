@@ -128,16 +128,15 @@ TEST(Exchange, WhatWasSharedOutComesBackWithWhatWasDone) {
            : make(share(total, world.rank() - (world.size() > 1), std::max(1, world.size() - 1)))
                  .sorted();
   Exchange exchange(world);
-  int64_t worked_at = 0;
-  const Samples done = exchange.share_out(mine, [&](Samples& some) {
-    worked_at = some.size();
-    EXPECT_LE(world.max(some.tokens()) - world.sum(some.tokens()) / world.size(), 20) << "even";
-    some = make_scored(some.id);
-  });
-  EXPECT_EQ(world.sum(worked_at), total);
-  EXPECT_EQ(done, mine.size() == 0 ? Samples{} : make_scored(mine.id));
-  EXPECT_EQ(exchange.share_out(Samples{}, [](Samples& none) { EXPECT_EQ(none.size(), 0); }).size(),
-            0);
+  SharedOut shared = exchange.share_out(mine);
+  const int64_t tokens = shared.share.tokens();
+  EXPECT_EQ(world.sum(shared.share.size()), total);
+  EXPECT_LE(world.max(tokens) - world.sum(tokens) / world.size(), 20) << "even";
+  shared.share = make_scored(shared.share.id);
+  EXPECT_EQ(exchange.give_back(shared), mine.size() == 0 ? Samples{} : make_scored(mine.id));
+  const SharedOut none = exchange.share_out(Samples{});
+  EXPECT_EQ(none.share.size(), 0);
+  EXPECT_EQ(exchange.give_back(none).size(), 0);
 }
 
 TEST(Exchange, ThereAndBackIsTheSameSamples) {

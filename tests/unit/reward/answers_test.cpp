@@ -252,8 +252,9 @@ class Fixed : public reward::Source {
       : name_(std::move(name)), scores_(std::move(scores)), model_(model) {}
   const std::string& name() const override { return name_; }
   Scores score(std::span<const reward::Request>) override {
-    if (stops) throw reward::Stopped{};
-    return scores_;
+    Scores scores = scores_;
+    scores.left = stops;
+    return scores;
   }
   bool collective() const override { return model_; }
   bool takes_time() const override { return slow; }

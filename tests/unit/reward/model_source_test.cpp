@@ -30,7 +30,7 @@ std::vector<reward::Request> requests_of(const GoldenCase& c) {
 }
 
 std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normalize,
-                                             learn::BetweenMicroBatches between = nullptr) {
+                                             comm::Progress* progress = nullptr) {
   config::RewardSource options;
   options.kind = config::RewardKind::model;
   options.path = (Golden::folder() / "models" / "reward_model").string();
@@ -39,7 +39,7 @@ std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normaliz
   environment.ranks = world();
   environment.dtype = config::DType::f32;
   environment.normalize = normalize;
-  environment.between = std::move(between);
+  environment.progress = progress;
   return reward::make_model(options, "judge", environment);
 }
 
@@ -67,12 +67,38 @@ TEST(ModelSource, ScoresEqualTheReference) {
 TEST(ModelSource, OthersAreLookedAfterBetweenMicroBatches) {
   const auto all = requests_of(*Golden::instance().starting_with("reward_model.heads").front());
   const auto mine = world().rank() == 0 ? all : std::vector<reward::Request>{};
-  int looks = 0;
-  reward_model(1 << 20, false, [&] { ++looks; })->score(mine);
+  int64_t looks = 0;
+  comm::Progress progress;
+  progress.add([&looks] { return ++looks; });
+  reward_model(1 << 20, false, &progress)->score(mine);
   EXPECT_EQ(looks, 1) << "of ranks without sequences, too";
   looks = 0;
-  reward_model(1, false, [&] { ++looks; })->score(mine);
+  reward_model(1, false, &progress)->score(mine);
   EXPECT_EQ(looks, std::ssize(all)) << "a sequence a micro-batch";
+}
+
+// One rank has heard of a stop: all leave the pass after the same micro-batch.
+TEST(ModelSource, APassIsLeftByAllRanksTogether) {
+  struct Watch : comm::LeaveWatch {
+    bool leaves_inside() const override { return true; }
+    job::StopReason wish() override {
+      return heard ? job::StopReason::stop_file : job::StopReason::none;
+    }
+    void waited() override {}
+    bool heard = false;
+  } watch;
+  comm::Progress progress(&watch);
+  int64_t looks = 0;
+  progress.add([&] {
+    watch.heard = ++looks >= 2 && world().rank() == world().size() - 1;
+    return 0;
+  });
+  const auto all = requests_of(*Golden::instance().starting_with("reward_model.heads").front());
+  ASSERT_GT(all.size(), 2u);
+  const auto source = reward_model(1, false, &progress);
+  EXPECT_TRUE(source->score(world().rank() == 0 ? all : std::vector<reward::Request>{}).left);
+  EXPECT_EQ(looks, 2);
+  EXPECT_EQ(progress.reason(), job::StopReason::stop_file);
 }
 
 TEST(ModelSource, LanguageModelIsRefused) {
