@@ -25,12 +25,12 @@ namespace {
 struct StoredPart {
   const char* path;
   std::string StoredParts::*bytes;
-  int64_t Progress::*total;
+  int64_t RunState::*total;
 };
 constexpr StoredPart stored_parts[] = {
-    {"/experience/pending", &StoredParts::pending, &Progress::pending_bytes},
-    {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes},
-    {"/experience/dispatch", &StoredParts::dispatch, &Progress::dispatch_bytes}};
+    {"/experience/pending", &StoredParts::pending, &RunState::pending_bytes},
+    {"/experience/unfinished", &StoredParts::unfinished, &RunState::unfinished_bytes},
+    {"/experience/dispatch", &StoredParts::dispatch, &RunState::dispatch_bytes}};
 
 // The fp32 arrays of a model that a checkpoint has, by the name of their group.
 struct Part {
@@ -95,7 +95,7 @@ float* Checkpointing::on_host(const SavedModel& saved, SavedArray array, size_t 
   return mirror_.add((saved.model->*array)(parameter), bytes);
 }
 
-checkpoint::Content Checkpointing::content(const Progress& progress, const StoredParts& parts) {
+checkpoint::Content Checkpointing::content(const RunState& state, const StoredParts& parts) {
   checkpoint::Content content;
   // One shard group writes; its replicas hold the same values.
   const bool writes = roles_.writes_shard();
@@ -116,32 +116,32 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const Store
     }
   }
   for (const StoredPart& part : stored_parts) {
-    if (progress.*part.total == 0) continue;
+    if (state.*part.total == 0) continue;
     const std::string& bytes = parts.*part.bytes;
     const auto mine = static_cast<int64_t>(bytes.size());
     const auto [first, total] = byte_range(roles_.world, mine);
     content.datasets.push_back(
         {part.path, {total}, comm::DType::u8, {first, mine, 0, 1}, bytes.data()});
   }
-  content.state = to_json(progress);
+  content.state = to_json(state);
   return content;
 }
 
-void Checkpointing::start(Progress progress, const StoredParts& parts) {
+void Checkpointing::start(RunState state, const StoredParts& parts) {
   parts_ = parts;
   for (const StoredPart& part : stored_parts)
-    progress.*part.total = roles_.world.sum(static_cast<int64_t>((parts.*part.bytes).size()));
-  progress.resumed_from = obeyed_;
-  auto saved = content(progress, parts_);
+    state.*part.total = roles_.world.sum(static_cast<int64_t>((parts.*part.bytes).size()));
+  state.resumed_from = obeyed_;
+  auto saved = content(state, parts_);
   mirror_.to_host();  // nothing on CPUs
-  saving_ = progress.iteration;
+  saving_ = state.iteration;
   schedule_.began();
-  best_ = progress.best.iteration;
+  best_ = state.best.iteration;
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
-  options.pinned = progress.best.iteration;
+  options.pinned = state.best.iteration;
   options.resumed_from = resumed_from_;
-  options.config_digest = learn::digest_of_text(progress.deck);
+  options.config_digest = learn::digest_of_text(state.deck);
   options.version = TRIREME_VERSION;
   options.beat = [](const char*) { base::tick(); };
   options.before_removal = [run = folder_.path()](int64_t step) {
@@ -149,7 +149,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
-  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options,
+  writer_->start(folder_.checkpoints(), state.checkpoint_step(), std::move(saved), options,
                  most_aside());
 }
 
@@ -158,17 +158,17 @@ bool Checkpointing::holds(int64_t iteration) {
   return committed_ == iteration;
 }
 
-void Checkpointing::save(const Progress& progress, const StoredParts& parts, bool wait) {
+void Checkpointing::save(const RunState& state, const StoredParts& parts, bool wait) {
   const base::Stopwatch watch;
-  const trace::Region region{"checkpoint", progress.iteration, trace::Category::phase};
-  finish(progress.iteration);
-  start(progress, parts);
+  const trace::Region region{"checkpoint", state.iteration, trace::Category::phase};
+  finish(state.iteration);
+  start(state, parts);
   if (wait || !options_.ckpt.background) {
-    if (!finish(progress.iteration) && wait) {
+    if (!finish(state.iteration) && wait) {
       log::warning("this was the last save of the run: trying once more");
       std::this_thread::sleep_for(std::chrono::seconds(2));
-      start(progress, parts);
-      committed(writer_->wait(), progress.iteration);
+      start(state, parts);
+      committed(writer_->wait(), state.iteration);
     }
   }
   stalled_ += watch.seconds();
@@ -232,16 +232,16 @@ void Checkpointing::before_change(size_t model, size_t parameter) {
   schedule_.cost_more(watch.seconds());
 }
 
-std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
+std::optional<RunState> Checkpointing::find_and_load(StoredParts& parts) {
   const std::string& how = options_.ckpt.resume;
   if (how == "never") return std::nullopt;
   const trace::Region region{"resume", trace::no_argument, trace::Category::phase};
   const bool talks = roles_.world.rank() == 0;
   const bool named = how != "auto";
   if (named) obeyed_ = name_of_checkpoint(how);
-  std::optional<Progress> progress;
+  std::optional<RunState> state;
   const auto take = [&](checkpoint::Reader& reader, bool own) {
-    progress = load(reader, parts);
+    state = load(reader, parts);
     if (own) resumed_from_ = {reader.manifest().fence, reader.manifest().step};
   };
   if (takes_named_checkpoint(how, folder_.checkpoints(), roles_.world)) {
@@ -250,7 +250,7 @@ std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
     if (talks)
       log::info(base::text("ckpt.resume: starting from ", how,
                            "; a restart goes on from what this run has saved by then"));
-    return progress;
+    return state;
   }
   if (talks && named) {
     log::info(base::text("ckpt.resume = ", how,
@@ -261,19 +261,19 @@ std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
   }
   checkpoint::load_newest(roles_.world, folder_.checkpoints(),
                           [&](checkpoint::Reader& reader) { take(reader, true); });
-  return progress;
+  return state;
 }
 
-std::optional<Progress> Checkpointing::resume(StoredParts& parts) {
-  auto progress = find_and_load(parts);
-  began_behind_ = progress ? progress->iteration : -1;
-  if (!progress) return progress;
-  committed_ = progress->iteration;
-  best_ = progress->best.iteration;
+std::optional<RunState> Checkpointing::resume(StoredParts& parts) {
+  auto state = find_and_load(parts);
+  began_behind_ = state ? state->iteration : -1;
+  if (!state) return state;
+  committed_ = state->iteration;
+  best_ = state->best.iteration;
   if (roles_.world.rank() == 0)
     checkpoint::link_best(folder_.checkpoints(),
                           best_);  // a crash may have come between the commit and the link
-  return progress;
+  return state;
 }
 
 std::optional<int64_t> Checkpointing::began_behind() const {
@@ -281,8 +281,8 @@ std::optional<int64_t> Checkpointing::began_behind() const {
   return iteration == unknown ? std::nullopt : std::optional(iteration);
 }
 
-Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
-  const Progress progress = progress_from_json(reader.state());
+RunState Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
+  const RunState state = run_state_from_json(reader.state());
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
@@ -301,7 +301,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   for (const StoredPart& part : stored_parts) {
     std::string& bytes = parts.*part.bytes;
     bytes.clear();
-    const int64_t total = progress.*part.total;
+    const int64_t total = state.*part.total;
     if (total == 0 || roles_.world.rank() != 0) continue;
     bytes.resize(static_cast<size_t>(total));
     requests.push_back({part.path, {total}, comm::DType::u8, {0, total, 0, 1}, bytes.data()});
@@ -310,10 +310,10 @@ Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   mirror_.to_device();
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    saved.model->set_steps(progress.training.*saved.steps);
+    saved.model->set_steps(state.training.*saved.steps);
     saved.model->refresh();
   }
-  return progress;
+  return state;
 }
 
 }  // namespace trireme::driver

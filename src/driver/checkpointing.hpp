@@ -17,7 +17,7 @@
 #include "trireme/checkpoint/save_schedule.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/machine/host_mirror.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -60,7 +60,7 @@ class Checkpointing {
   // there is none or the deck says never. A name is obeyed once: what the run saves afterwards says
   // so, and the next start goes on from there. `parts` receives the bytes that were stored.
   // Collective.
-  std::optional<Progress> resume(StoredParts& parts);
+  std::optional<RunState> resume(StoredParts& parts);
 
   // Whether ckpt.interval is a time and it is over since the last save began. Local: one rank that
   // says so is enough (comm::agree_to_stop).
@@ -74,7 +74,7 @@ class Checkpointing {
   // Saves; in the background when the deck allows it and `wait` is false. A failure of files or
   // memory becomes a warning and a count (ckpt.max_failures); with `wait` there is a second try,
   // whose error is thrown. Every other error is thrown. Collective.
-  void save(const Progress& progress, const StoredParts& parts, bool wait);
+  void save(const RunState& state, const StoredParts& parts, bool wait);
   // Whether what stands behind `iteration` is committed already; waits for a save in progress.
   // Collective.
   bool holds(int64_t iteration);
@@ -101,8 +101,8 @@ class Checkpointing {
  private:
   // The host's view of an array of this rank; null where there is none.
   float* on_host(const SavedModel& saved, SavedArray array, size_t parameter);
-  checkpoint::Content content(const Progress& progress, const StoredParts& parts);
-  void start(Progress progress, const StoredParts& parts);
+  checkpoint::Content content(const RunState& state, const StoredParts& parts);
+  void start(RunState state, const StoredParts& parts);
   // Waits for the save in progress. False: it failed, and may be tried again from what `iteration`
   // leaves.
   bool finish(int64_t iteration);
@@ -111,8 +111,8 @@ class Checkpointing {
   void before_change(size_t model, size_t parameter);
   // Bytes that a save in the background may have in copies.
   int64_t most_aside() const;
-  std::optional<Progress> find_and_load(StoredParts& parts);
-  Progress load(checkpoint::Reader& reader, StoredParts& parts);
+  std::optional<RunState> find_and_load(StoredParts& parts);
+  RunState load(checkpoint::Reader& reader, StoredParts& parts);
 
   const config::Options& options_;
   const comm::Roles& roles_;

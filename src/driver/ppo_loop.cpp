@@ -88,100 +88,107 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
                 .rollouts = [this] { return rollouts_.stored(); }},
                iterations_) {}
 
-Progress PpoLoop::resume_or_start() {
+RunState PpoLoop::resume_or_start() {
   roles_.load();
-  auto [progress, parts, resumed] =
+  auto [state, parts, resumed] =
       control_.resume_or_begin(schedule_steps(run_.options, iterations_));
   if (resumed) {
-    sampler_.restore(progress.sampler);
-    if (pretraining_ && !progress.ptx_sampler.taken.empty())
-      pretraining_->restore(progress.ptx_sampler);
-    if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
-    rollouts_.restore(parts, progress);
-    restore_reference(roles_, progress.iteration);
-    if (progress.unfinished_bytes > 0)
-      unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
+    sampler_.restore(state.sampler);
+    if (pretraining_ && !state.ptx_sampler.taken.empty()) pretraining_->restore(state.ptx_sampler);
+    if (roles_.trainer) roles_.trainer->set_schedule(state.schedule_steps);
+    rollouts_.restore(parts, state);
+    restore_reference(roles_, state.iteration);
+    if (state.unfinished_bytes > 0)
+      unfinished_ = learn::share_unfinished(run_.roles.world, state.phase, parts.unfinished);
   } else {
-    progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
-    progress.version = 1;  // the weights that the run starts from
+    state.training.kl_coefficient = run_.options.algo.kl.init_coef;
+    state.version = 1;  // the weights that the run starts from
   }
   if (run_.leads()) {
     // Behind the last optimizer step nothing writes the samples of the unfinished iteration again.
-    const int64_t last =
-        progress.phase == phase::evaluate ? progress.checkpoint_step() : progress.iteration;
+    const int64_t last = state.phase == phase::evaluate ? state.checkpoint_step() : state.iteration;
     report::side_output("samples.jsonl", [&] {
       report::trim_sample_log(run_.folder.path() / "samples.jsonl", last);
     });
   }
-  return progress;
+  return state;
 }
 
 ExitCode PpoLoop::run() {
-  Progress progress = resume_or_start();  // collective: all ranks agree where they stand
-  sync_weights(
-      progress);  // trainers -> generators: the weights that the first rollout samples from
+  RunState state = resume_or_start();  // collective: all ranks agree where they stand
+  sync_weights(state);  // trainers -> generators: the weights that the first rollout samples from
   run_.starting.reset();
-  while (control_.goes_on(progress.iteration)) {
+  while (run_.policy.goes_on(state)) {
     const base::Stopwatch watch;
-    const int64_t iteration = progress.iteration + 1;
+    const int64_t iteration = state.iteration + 1;
+    run_.policy.begins(iteration);
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
     report::IterationMetrics metrics;
     metrics.iteration = iteration;
-    if (const auto code = iterate(progress, metrics)) return *code;  // stopped inside it
-    progress.iteration = iteration;
+    if (const auto code = iterate(state, metrics)) return *code;  // stopped inside it
+    state.iteration = iteration;
     roles_.add_metrics(metrics);
-    control_.report(metrics, progress, watch.seconds());
-    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds()))
+    control_.report(metrics, state, watch.seconds());
+    if (const auto code = control_.end_iteration(state, watch.seconds()))
       return *code;  // stopped; saves when it is time
   }
-  return control_.finish(progress);
+  return control_.finish(state);
 }
 
-std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMetrics& metrics) {
+std::optional<ExitCode> PpoLoop::iterate(RunState& state, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
-  run_.context.begin(unfinished_ ? unfinished_->phase.c_str() : "rollout", iteration, iterations_);
+  run_.output.begin(unfinished_ ? unfinished_->phase.c_str() : "rollout", iteration, iterations_);
   if (auto unfinished = std::exchange(unfinished_, std::nullopt)) {
-    if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
+    if (const auto code = finish_learning(std::move(*unfinished), state, metrics)) return code;
   } else {
-    std::optional<Samples> samples = rollouts_.collect(
-        progress, metrics);  // generators write, reward ranks score what is finished
-    if (!samples) return leave_inside(phase::reward, progress, metrics, nullptr);
+    state.outcome = {};
+    std::optional<Samples> samples =
+        rollouts_.collect(state, metrics);  // generators write, reward ranks score what is finished
+    if (!samples) return leave_inside(phase::reward, state, metrics, nullptr);
     {
       const trace::Phase phase{"report", iteration};
-      learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options),
-                                 run_.options.max_len(), metrics);
-      learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options),
+      state.outcome.curve =
+          learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options),
+                                     run_.options.max_len(), metrics);
+      learn::add_staleness(run_.roles.world, *samples, state.version, oldest_age(run_.options),
                            metrics);
     }
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     if (run_.options.train.async_depth > 0)
       rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences,
-                                   progress);  // log-probs, values, advantages
-    if (learn(learning, rollout.sequences, progress, metrics) == comm::Then::leave) {
+                                   state);  // log-probs, values, advantages
+    if (learn(learning, rollout.sequences, state, metrics) == comm::Then::leave) {
       const bool scored = run_.roles.world.all(!learning || !learning->left);
       if (!scored) rollouts_.take_from_trainers(*samples, iteration);
-      return leave_inside(scored ? phase::train : phase::reward, progress, metrics,
+      return leave_inside(scored ? phase::train : phase::reward, state, metrics,
                           scored && learning ? &*learning : nullptr);
     }
   }
-  sync_weights(progress);  // trainers -> generators
+  sync_weights(state);  // trainers -> generators
   sync_reference(roles_, iteration);
-  if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics))
-    return leave_inside(phase::evaluate, progress, metrics, nullptr);
-  progress.sampler = sampler_.state();
-  rollouts_.remember(progress);
-  if (pretraining_) progress.ptx_sampler = pretraining_->state();
-  progress.phase = phase::between;
-  progress.mini_batch = 0;
+  if (run_.policy.evaluates(iteration)) {
+    if (!rollouts_.evaluate(*held_out_, metrics))
+      return leave_inside(phase::evaluate, state, metrics, nullptr);
+    state.outcome.judged = judged_value(run_.options.ckpt, metrics.values);
+  }
+  state.sampler = sampler_.state();
+  rollouts_.remember(state);
+  if (pretraining_) state.ptx_sampler = pretraining_->state();
+  state.phase = phase::between;
+  state.mini_batch = 0;
   return std::nullopt;
 }
 
-std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, Progress& progress,
+std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, RunState& state,
                                                  report::IterationMetrics& metrics) {
   metrics.values = std::move(unfinished.metrics);
   metrics.tokens = unfinished.tokens;
+  VALIDATE(state.outcome.curve, ExitCode::bad_data, "the checkpoint was saved inside iteration ",
+           metrics.iteration,
+           " by an older Trireme, which stored less of it: finish that iteration with the older "
+           "program, or name an earlier checkpoint in ckpt.resume");
   if (unfinished.phase == phase::evaluate) return std::nullopt;
   roles_.release_caches();
   learn::Rollout rollout = rollouts_.back_to_trainers(unfinished.samples, metrics.iteration);
@@ -191,32 +198,31 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
     learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(),
                                   trainers.size());
   }
-  if (learn(learning, rollout.sequences, progress, metrics) == comm::Then::go_on)
-    return std::nullopt;
-  return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
+  if (learn(learning, rollout.sequences, state, metrics) == comm::Then::go_on) return std::nullopt;
+  return leave_inside(phase::train, state, metrics, learning ? &*learning : nullptr);
 }
 
-ExitCode PpoLoop::leave_inside(const char* phase, Progress progress,
+ExitCode PpoLoop::leave_inside(const char* phase, RunState state,
                                const report::IterationMetrics& metrics,
                                const learn::Learning* learning) {
   const bool before_learning = phase == std::string_view(phase::reward);
   const bool nothing = before_learning && !rollouts_.waiting();  // the rollout is made again
-  progress.phase = nothing ? phase::between : phase;
+  state.phase = nothing ? phase::between : phase;
   if (!nothing) {
-    progress.sampler = sampler_.state();
-    rollouts_.remember(progress);
+    state.sampler = sampler_.state();
+    rollouts_.remember(state);
   }
   if (pretraining_ && phase == std::string_view(phase::evaluate))
-    progress.ptx_sampler = pretraining_->state();
+    state.ptx_sampler = pretraining_->state();
   return control_.leave_inside(
-      progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
+      state, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
 std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
                                                        const learn::SequenceList& sequences,
-                                                       const Progress& progress) {
-  const trace::Phase phase{"train", progress.iteration + 1};
-  run_.context.begin("train", progress.iteration + 1, iterations_);
+                                                       const RunState& state) {
+  const trace::Phase phase{"train", state.iteration + 1};
+  run_.output.begin("train", state.iteration + 1, iterations_);
   roles_.release_caches();
   Trainer* trainer = roles_.trainer.get();
   if (!trainer) return std::nullopt;
@@ -224,15 +230,15 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
   learning.experience = ppo::Experience::from(std::move(samples));
   const auto may = rollouts_.can_take_from_trainers() ? comm::May::leave : comm::May::stay;
   const auto mismatch =
-      trainer->score(learning.experience, progress.version, &run_.progress, may);  // + values
+      trainer->score(learning.experience, state.version, &run_.progress, may);  // + values
   learning.left = !mismatch;
   if (learning.left) return learning;
   learning.mismatch = *mismatch;
   learning.pipeline = learn::totals_of(trainer->advantages(
-      learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
+      learning.experience, sequences, state.training.kl_coefficient));  // KL, returns, whitening
   if (const auto bound = run_.options.algo.advantage.mask_older_than) {
     learning.pipeline.masked_tokens =
-        static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
+        static_cast<double>(ppo::mask_older_than(learning.experience, *bound, state.version));
   }
   if (run_.options.algo.advantage.mask_truncated)
     learning.pipeline.masked_tokens +=
@@ -241,11 +247,11 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
 }
 
 comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
-                          const learn::SequenceList& sequences, Progress& progress,
+                          const learn::SequenceList& sequences, RunState& state,
                           report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
-                          .kl_coefficient = progress.training.kl_coefficient,
+                          .kl_coefficient = state.training.kl_coefficient,
                           .progress = &run_.progress,
                           .bad_batches = &bad_batches_};
   rollouts_.weights_change(roles_.trainer != nullptr);
@@ -254,14 +260,14 @@ comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
   if (pretraining_)
     settings.pretraining = pretraining_->draw(
         steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
-  TrainingState state = progress.training;
+  TrainingState training = state.training;
   comm::Then then = comm::Then::go_on;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
     then = learning->left ? comm::Then::leave
                           : trainer->take_steps(learning->experience, sequences, settings,
                                                 update);  // epochs, optimizer steps
-    progress.mini_batch = update.steps;
+    state.mini_batch = update.steps;
     if (then == comm::Then::go_on) {
       roles_.check_replicas(metrics.iteration);
       trainer->average(update);
@@ -269,22 +275,24 @@ comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
       learn::add_training_metrics(run_.options, run_.roles.trainers.batch(),
                                   settings.kl_coefficient, learning->pipeline, learning->mismatch,
                                   update, kl, metrics);
-      state = trainer->next_state(settings.kl_coefficient, kl);
+      training = trainer->next_state(settings.kl_coefficient, kl);
+      state.outcome.kl = kl;
+      if (run_.options.actor.entropy_coef) state.outcome.entropy = update.entropy;
     } else {
-      state = trainer->state_inside(settings.kl_coefficient);
+      training = trainer->state_inside(settings.kl_coefficient);
     }
   }
   rollouts_.meet();
-  progress.training = share_training_state(run_.roles, metrics, state);
-  progress.mini_batch = run_.roles.world.max(progress.mini_batch);
+  state.training = share_training_state(run_.roles, metrics, training, state.outcome);
+  state.mini_batch = run_.roles.world.max(state.mini_batch);
   if (run_.progress.any(run_.roles.world, then) == comm::Then::leave) return comm::Then::leave;
-  ++progress.version;
+  ++state.version;
   return comm::Then::go_on;
 }
 
-void PpoLoop::sync_weights(const Progress& progress) {
-  const trace::Phase phase{"sync", progress.iteration};
-  roles_.sync_weights(progress.version);
+void PpoLoop::sync_weights(const RunState& state) {
+  const trace::Phase phase{"sync", state.iteration};
+  roles_.sync_weights(state.version);
   rollouts_.weights_change(false);
 }
 

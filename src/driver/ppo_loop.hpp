@@ -25,25 +25,25 @@ class PpoLoop {
 
  private:
   // Where the run stands: at a checkpoint, or before its first iteration.
-  Progress resume_or_start();
+  RunState resume_or_start();
   // One iteration. The exit code of a run that was asked to stop inside it.
-  std::optional<ExitCode> iterate(Progress& progress, report::IterationMetrics& metrics);
+  std::optional<ExitCode> iterate(RunState& state, report::IterationMetrics& metrics);
   // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does
   // first.
-  std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress,
+  std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, RunState& state,
                                           report::IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
   std::optional<learn::Learning> begin_learning(Samples samples,
                                                 const learn::SequenceList& sequences,
-                                                const Progress& progress);
-  // Optimizer steps. progress.training, the same on every rank. leave: the run stops between two of
+                                                const RunState& state);
+  // Optimizer steps. state.training, the same on every rank. leave: the run stops between two of
   // them.
   comm::Then learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences,
-                   Progress& progress, report::IterationMetrics& metrics);
+                   RunState& state, report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
-  ExitCode leave_inside(const char* phase, Progress progress,
-                        const report::IterationMetrics& metrics, const learn::Learning* learning);
-  void sync_weights(const Progress& progress);
+  ExitCode leave_inside(const char* phase, RunState state, const report::IterationMetrics& metrics,
+                        const learn::Learning* learning);
+  void sync_weights(const RunState& state);
 
   Run run_;
   text::Tokenizer tokenizer_;

@@ -5,17 +5,17 @@
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::driver {
 namespace {
 
-std::optional<config::DType> type_of(const Progress& progress) {
-  if (progress.compute_type == config::to_string(config::DType::bf16)) return config::DType::bf16;
-  if (progress.compute_type == config::to_string(config::DType::f32)) return config::DType::f32;
+std::optional<config::DType> type_of(const RunState& state) {
+  if (state.compute_type == config::to_string(config::DType::bf16)) return config::DType::bf16;
+  if (state.compute_type == config::to_string(config::DType::f32)) return config::DType::f32;
   try {  // checkpoints from before the type was stored have a deck that names it
-    const auto options = config::parse_deck(progress.deck, "the deck of the checkpoint");
+    const auto options = config::parse_deck(state.deck, "the deck of the checkpoint");
     if (options.model.dtype != config::ComputeType::automatic) return options.model.compute();
   } catch (const UserError&) {  // a deck of another version
   }
@@ -48,7 +48,7 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
   std::string recorded;
   try {
     checkpoint::load_newest(world, checkpoints, [&](checkpoint::Reader& reader) {
-      recorded = progress_from_json(reader.state()).resumed_from;
+      recorded = run_state_from_json(reader.state()).resumed_from;
     });
   } catch (const UserError& error) {
     if (error.code() != ExitCode::bad_data)
@@ -63,8 +63,8 @@ StoredStart stored_start(const std::string& resume, const std::filesystem::path&
   StoredStart stored;
   if (resume == "never") return stored;
   const auto read = [&](checkpoint::Reader& reader) {
-    const Progress progress = progress_from_json(reader.state());
-    stored = {type_of(progress), progress.date};
+    const RunState state = run_state_from_json(reader.state());
+    stored = {type_of(state), state.date};
   };
   if (takes_named_checkpoint(resume, checkpoints, world)) {
     checkpoint::Reader reader(world, resume);

@@ -13,7 +13,7 @@ namespace trireme::driver {
 // Absolute, without a slash at its end. Links stay links: `best` names another checkpoint tomorrow.
 std::filesystem::path normal_path(const std::filesystem::path& checkpoint);
 
-// The text by which a named checkpoint is known again, for Progress::resumed_from: its normal path,
+// The text by which a named checkpoint is known again, for RunState::resumed_from: its normal path,
 // where bytes that are no UTF-8 are spelled out.
 std::string name_of_checkpoint(const std::filesystem::path& checkpoint);
 

@@ -1,17 +1,25 @@
 #include "driver/role_metrics.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 
 TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
-                                   const TrainingState& state) {
+                                   const TrainingState& state, Outcome& outcome) {
   const int root = roles.map.trainer.front();
   for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root))
     metrics.set(name, value);
+  constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  const auto [kl, entropy] = roles.world.broadcast_value(
+      std::pair(outcome.kl.value_or(none), outcome.entropy.value_or(none)), root);
+  outcome.kl = std::isnan(kl) ? std::nullopt : std::optional(kl);
+  outcome.entropy = std::isnan(entropy) ? std::nullopt : std::optional(entropy);
   return roles.world.broadcast_value(state, root);
 }
 

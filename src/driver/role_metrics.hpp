@@ -9,7 +9,7 @@
 
 #include "driver/trainer.hpp"
 #include "trireme/comm/roles.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/generator.hpp"
@@ -18,10 +18,10 @@
 
 namespace trireme::driver {
 
-// What the trainers know, on every rank: their metrics, and the state that they returned.
-// Collective over world.
+// What the trainers know, on every rank: their metrics, their figures of `outcome`, and the state
+// that they returned. Collective over world.
 TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
-                                   const TrainingState& state);
+                                   const TrainingState& state, Outcome& outcome);
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;

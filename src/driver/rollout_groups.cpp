@@ -84,8 +84,7 @@ RolloutPhase::Batch& RolloutPhase::gather(const rollout::GroupBuffer::Choice& ch
   return batches_.emplace_back(std::move(chosen));
 }
 
-std::optional<Samples> RolloutPhase::collect(Progress& progress,
-                                             report::IterationMetrics& metrics) {
+std::optional<Samples> RolloutPhase::collect(RunState& state, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
   take_back(iteration);
   begin_anew();
@@ -97,7 +96,7 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress,
       const trace::Phase phase{"rollout", iteration};
       draw(iteration);
       if (groups_.ready()) break;  // filtering found too little and learns from that
-      run_.context.begin("rollout", iteration, iterations_);
+      run_.output.begin("rollout", iteration, iterations_);
       choice = choose();
       if (!choice.stopped) {
         groups_.apply(choice);
@@ -120,7 +119,7 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress,
     keep(std::move(*samples), choice.groups);
     begin_anew();
   }
-  return take(progress, metrics);
+  return take(state, metrics);
 }
 
 void RolloutPhase::keep(Samples samples, const std::vector<uint64_t>& groups) {
@@ -141,13 +140,13 @@ void RolloutPhase::keep(Samples samples, const std::vector<uint64_t>& groups) {
   }
 }
 
-Samples RolloutPhase::take(Progress& progress, report::IterationMetrics& metrics) {
+Samples RolloutPhase::take(RunState& state, report::IterationMetrics& metrics) {
   const rollout::GroupBuffer::Taken taken = groups_.take();
   if (groups_.policy().filters) {
     metrics.set("filter_drawn", static_cast<double>(taken.drawn));
     metrics.set("filter_skipped", static_cast<double>(taken.skipped));
     metrics.set("filter_surplus", static_cast<double>(taken.rest));
-    progress.skipped_prompts += taken.skipped;
+    state.skipped_prompts += taken.skipped;
   }
   if (taken.rest == 0) return std::exchange(scored_, {});
   Samples batch, rest;

@@ -278,7 +278,7 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   bool scored = true, leaves = false;
   {
     const trace::Phase phase{"reward", batch.iteration};
-    run_.context.begin("reward", batch.iteration, iterations_);
+    run_.output.begin("reward", batch.iteration, iterations_);
     scored = score(batch);
     meet();
     leaves = run_.progress.agree(run_.roles.world) == comm::Then::leave;

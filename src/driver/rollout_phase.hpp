@@ -19,7 +19,7 @@
 #include "trireme/comm/progress.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/dispatch.hpp"
@@ -40,7 +40,7 @@ class RolloutPhase {
 
   // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops;
   // sequences that are all there wait for its next start.
-  std::optional<Samples> collect(Progress& progress, report::IterationMetrics& metrics);
+  std::optional<Samples> collect(RunState& state, report::IterationMetrics& metrics);
   // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and
   // scored where no reward rank has to train. With partial rollouts it is begun already, as
   // train.async_depth of them are, and goes on whenever the generators have nothing else to do.
@@ -68,10 +68,10 @@ class RolloutPhase {
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next
   // start.
   StoredParts stored();
-  void restore(const StoredParts& parts, const Progress& progress);
-  // Into `progress`: prompts that were drawn and are not learned from yet, of the last iteration
+  void restore(const StoredParts& parts, const RunState& state);
+  // Into `state`: prompts that were drawn and are not learned from yet, of the last iteration
   // whose rollout is done; what dynamic filtering has counted.
-  void remember(Progress& progress) const;
+  void remember(RunState& state) const;
 
  private:
   // From a generator to a reward rank.
@@ -186,7 +186,7 @@ class RolloutPhase {
   // Of the scored samples of these groups those that are worth learning from.
   void keep(Samples samples, const std::vector<uint64_t>& groups);
   // This rank's part of the groups that the iteration learns from; other scored groups wait.
-  Samples take(Progress& progress, report::IterationMetrics& metrics);
+  Samples take(RunState& state, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
   learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders,
                          bool holds);

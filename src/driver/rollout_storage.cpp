@@ -53,15 +53,15 @@ void RolloutPhase::take_from_trainers(const Samples& samples, int64_t iteration)
   }
 }
 
-void RolloutPhase::remember(Progress& progress) const {
-  progress.carried = groups_.waiting();
-  progress.filter = groups_.filter();
+void RolloutPhase::remember(RunState& state) const {
+  state.carried = groups_.waiting();
+  state.filter = groups_.filter();
 }
 
-void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
-  if (progress.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
-  if (progress.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
-  groups_.restore(progress.carried, progress.filter);
+void RolloutPhase::restore(const StoredParts& parts, const RunState& state) {
+  if (state.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
+  if (state.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
+  groups_.restore(state.carried, state.filter);
 }
 
 void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {

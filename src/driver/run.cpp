@@ -1,11 +1,17 @@
 #include "driver/run.hpp"
 
+#include <array>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
+#include "trireme/checkpoint/faults.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/job/crash.hpp"
+#include "trireme/job/signals.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
@@ -31,6 +37,12 @@ const config::Options& same_on_all_ranks(const config::Options& deck, const comm
   return deck;
 }
 
+std::string crash_file(const std::filesystem::path& folder, int rank) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "rank-%05d.crash", rank);
+  return std::filesystem::absolute(folder / "logs" / name.data());
+}
+
 // The deck's date, else the one with which the run began, else today at rank 0: checkpoints of
 // older programs have none. Collective.
 void settle_date(std::string& date, const std::string& stored, const comm::CommView& world) {
@@ -46,6 +58,24 @@ std::vector<job::RankPlace> shared_places(const config::Options& options,
 
 }  // namespace
 
+Handlers::Handlers(const config::Options& options, const RunFolder& folder, int rank) {
+  checkpoint::install_faults(options.fault, options.run.dir, rank);
+  comm::compare_collectives(options.run.mismatch_check);
+  job::install_signal_handlers();
+  job::install_crash_handlers(crash_file(folder.path(), rank));
+  trace::record_events(options.trace.enabled);
+  trace::record_kernels(options.trace.kernels);
+  VALIDATE(!options.trace.nvtx || trace::forward_to_nvtx(), ExitCode::unfit_environment,
+           "trace.nvtx = true, but this program was built ",
+           "without NVTX (its headers come with the CUDA toolkit): build it where they are found, "
+           "or set trace.nvtx = false");
+  if (rank != 0) return;
+  // What an earlier run left there would be taken for this one's.
+  const base::FileWork work{"removal", comm::RunWatch::report_folder(options)};
+  std::error_code ignored;
+  std::filesystem::remove_all(comm::RunWatch::report_folder(options), ignored);
+}
+
 Run::Run(const config::Options& deck, const comm::Session& session_of_run,
          config::Command command_of_run)
     : options(same_on_all_ranks(deck, session_of_run.world())),
@@ -55,7 +85,13 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run,
       roles(roles_for(options, session, command)),
       watch(options, roles, session.facts().thread_multiple),
       folder(options, roles.world),
-      context(options, roles, folder, watch),
+      handlers(options, folder, roles.world.rank()),
+      output(
+          roles.world,
+          {roles.text(), roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node))},
+          folder.path(), options.trace.enabled ? options.trace.file : std::string(),
+          options.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns),
+      policy(options, roles, folder, watch),
       places(shared_places(options, roles)),
       threads(machine::plan_threads(options, places, roles.world.rank())),
       device(machine::choose_device(options.run.device, roles.world, roles.topology)),

@@ -1,12 +1,12 @@
-// What a run has before its first model: the deck, the roles, the folder, its context, threads and
-// device.
+// What a run has before its first model: the deck, the roles, the folder, its output, the stop
+// policy, threads and device.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
+#include "driver/stop_policy.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
@@ -15,9 +15,16 @@
 #include "trireme/machine/threads.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/stored_type.hpp"
+#include "trireme/report/run_output.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
+
+// From its construction on faults are injected, collectives compared, signals and crashes served,
+// regions recorded, as the deck says.
+struct Handlers {
+  Handlers(const config::Options& options, const RunFolder& folder, int rank);
+};
 
 struct Run {
   // Collective over world: makes roles and folder, takes the run lock. With another command than
@@ -39,8 +46,10 @@ struct Run {
   comm::Roles roles;
   comm::RunWatch watch;  // before the first file of the run folder is touched
   RunFolder folder;
-  RunContext context;
-  comm::Progress progress{&context};   // its sources are the roles'
+  Handlers handlers;
+  report::RunOutput output;
+  StopPolicy policy;
+  comm::Progress progress{&policy};    // its sources are the roles'
   std::vector<job::RankPlace> places;  // of all ranks
   machine::ThreadPlan threads;
   at::Device device;

@@ -1,6 +1,6 @@
 #include "driver/run_control.hpp"
 
-#include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,32 +29,32 @@ RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
                    machine::state_device(run.options, run.device),
                    run.session.facts().thread_multiple) {
   for (const SavedModel& model : savable_.models) checkpoints_.add(model);
-  run_.context.watch(&checkpoints_);
+  run_.policy.plan(iterations_, &checkpoints_);
 }
 
-RunControl::~RunControl() { run_.context.watch(nullptr); }
+RunControl::~RunControl() { run_.policy.plan(iterations_, nullptr); }
 
 RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   Start start;
   const auto found = checkpoints_.resume(start.parts);
   const std::string command(config::to_string(run_.command));
   start.resumed = found.has_value();
-  Progress& progress = start.progress;
+  RunState& state = start.state;
   if (found) {
     VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ",
              run_.folder.checkpoints().string(), " is one of `trireme ", found->command,
              "`: choose another run.dir or ckpt.resume = \"never\"");
-    progress = *found;
+    state = *found;
     if (run_.leads()) {
-      log::info(base::text("resumed after iteration ", progress.iteration,
-                           progress.inside_iteration()
-                               ? base::text(", inside the next one (", progress.phase, ", ",
-                                            progress.mini_batch, " optimizer steps done)")
+      log::info(base::text("resumed after iteration ", state.iteration,
+                           state.inside_iteration()
+                               ? base::text(", inside the next one (", state.phase, ", ",
+                                            state.mini_batch, " optimizer steps done)")
                                : std::string{}));
     }
   } else {
-    progress.command = command;
-    progress.schedule_steps = schedule_steps;
+    state.command = command;
+    state.schedule_steps = schedule_steps;
   }
   savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
   comm::fail_together_on_root(run_.roles.world, [&] {
@@ -63,25 +63,23 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
                            run_.options.ckpt.allow_changes);
     run_.folder.keep_deck();
   });
-  progress.inputs = savable_.inputs;
-  if (found && !progress.inside_iteration()) target_reached(progress);
-  progress.deck = run_.folder.deck();
-  progress.compute_type = config::to_string(run_.options.model.compute());
-  progress.date = run_.options.data.date;
+  state.inputs = savable_.inputs;
+  state.deck = run_.folder.deck();
+  state.compute_type = config::to_string(run_.options.model.compute());
+  state.date = run_.options.data.date;
   if (run_.leads())
     metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl",
-                                                          progress.metrics_cursor);
+                                                          state.metrics_cursor);
   return start;
 }
 
-bool RunControl::evaluation_due(int64_t iteration) const {
-  return driver::evaluation_due(run_.options.eval, iteration, iterations_);
-}
-
-void RunControl::report(report::IterationMetrics& metrics, Progress& progress, double seconds) {
+void RunControl::report(report::IterationMetrics& metrics, RunState& state, double seconds) {
   const trace::Phase phase{"report", metrics.iteration};
-  progress.rewards.push_back(metrics.get(curve()));
-  metrics.version = progress.version;
+  const auto figure = [](const std::optional<double>& value) {
+    return value.value_or(std::numeric_limits<double>::quiet_NaN());
+  };
+  state.rewards.push_back(figure(state.outcome.curve));
+  metrics.version = state.version;
   metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
   for (const auto& [name, phase_seconds] : trace::phase_seconds())
     metrics.seconds[name] = phase_seconds;
@@ -97,45 +95,34 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
     report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(report::to_console(metrics, iterations_));
   }
-  progress.metrics_cursor = metrics_cursor();
+  state.metrics_cursor = metrics_cursor();
   last_ = metrics;
   generation_.add(metrics);
-  divergence_.look_at({.kl = metrics.get("kl"),
-                       .entropy = metrics.get("entropy"),
-                       .reward = metrics.get("reward")});
+  const bool has_rewards = run_.command == config::Command::ppo;
+  divergence_.look_at({.kl = figure(state.outcome.kl),
+                       .entropy = figure(state.outcome.entropy),
+                       .reward = figure(has_rewards ? state.outcome.curve : std::nullopt)});
 }
 
-std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics& metrics,
-                                                  Progress& progress, double seconds) {
-  const config::CkptOptions& ckpt = run_.options.ckpt;
-  const auto best = better_checkpoint(ckpt, progress.best, metrics.iteration,
-                                      ckpt.best_metric.empty() ? 0 : metrics.get(ckpt.best_metric));
-  if (best) progress.best = *best;
+std::optional<ExitCode> RunControl::end_iteration(RunState& state, double seconds) {
+  const auto best = state.outcome.judged ? better_checkpoint(run_.options.ckpt, state.best,
+                                                             state.iteration, *state.outcome.judged)
+                                         : std::nullopt;
+  if (best) state.best = *best;
   if (best && run_.leads()) log::info(base::text("best ", best->metric, " so far: ", best->value));
-  run_.context.phase_took(seconds);
-  checkpoints_.look_after_save(progress.iteration);
-  const auto stop = run_.context.agree_to_stop();
-  if (progress.iteration >= iterations_ || target_reached(progress)) return std::nullopt;
-  if (stop > job::StopReason::save_and_go_on) return leave(progress, stop);
-  if (best || checkpoints_.due(progress.iteration) || stop == job::StopReason::save_and_go_on) {
-    save(progress, false);
-    if (stop == job::StopReason::save_and_go_on) run_.context.save_request_served();
-  }
+  checkpoints_.look_after_save(state.iteration);
+  const AfterIteration next = run_.policy.after(state, seconds, best.has_value());
+  if (next.leave != job::StopReason::none) return leave(state, next.leave);
+  if (next.save) save(state, false);
+  if (next.serves_request) run_.policy.save_request_served();
   return std::nullopt;
 }
 
-bool RunControl::target_reached(const Progress& progress) {
-  const auto why = early_end(run_.options.ckpt, run_.options.eval, progress);
-  if (why && run_.leads()) log::info(*why);
-  ended_early_ = ended_early_ || why;
-  return why.has_value();
-}
-
-void RunControl::save(const Progress& progress, bool wait) {
-  run_.context.begin("checkpoint", progress.iteration, iterations_);
-  run_.context.saving(true);
+void RunControl::save(const RunState& state, bool wait) {
+  run_.output.begin("checkpoint", state.iteration, iterations_);
+  run_.policy.saving(true);
   if (run_.leads()) {  // what the checkpoint lies behind
-    const trace::Region phase{"output files", progress.iteration, trace::Category::phase};
+    const trace::Region phase{"output files", state.iteration, trace::Category::phase};
     const trace::Region region{"sync output files", trace::no_argument, trace::Category::io};
     report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
     report::side_output("samples.jsonl",
@@ -144,19 +131,20 @@ void RunControl::save(const Progress& progress, bool wait) {
   }
   StoredParts parts;
   {
-    const trace::Region phase{"rollouts to save", progress.iteration, trace::Category::phase};
+    const trace::Region phase{"rollouts to save", state.iteration, trace::Category::phase};
     parts = savable_.rollouts();
   }
   parts.unfinished = unfinished_;
-  Progress saved = progress;  // a line of metrics.jsonl that waited may be written by now
+  RunState saved = state;  // a line of metrics.jsonl that waited may be written by now
   saved.metrics_cursor = metrics_cursor();
   checkpoints_.save(saved, parts, wait);
-  run_.context.saving(false);
-  const bool ended = !goes_on(progress.iteration);
+  run_.policy.saving(false);
+  const bool ended = !run_.policy.goes_on(state);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    export_or_go_on(report::export_name(checkpoint::folder_name(progress.checkpoint_step())));
+    export_or_go_on(report::export_name(checkpoint::folder_name(state.checkpoint_step())));
   }
-  run_.context.write_trace();
+  if (!run_.policy.is_leaving()) run_.output.write_trace();  // the end writes it once more
+  run_.policy.closed();
 }
 
 bool RunControl::export_or_go_on(const std::string& name) {
@@ -164,33 +152,34 @@ bool RunControl::export_or_go_on(const std::string& name) {
                              [&] { savable_.export_trained(name); });  // its errors are agreed
 }
 
-ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
+ExitCode RunControl::leave(const RunState& state, job::StopReason reason) {
   if (run_.leads())
-    log::info(base::text("stopping after iteration ", progress.iteration, " (",
-                         job::to_string(reason), "): saving"));
-  save(progress, true);
-  return leave(progress.rewards);
+    log::info(base::text("stopping after iteration ", state.iteration, " (", job::to_string(reason),
+                         "): saving"));
+  save(state, true);
+  return leave(state.rewards);
 }
 
-ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinished) {
-  run_.context.leaving();
+ExitCode RunControl::leave_inside(const RunState& state, std::string unfinished) {
+  run_.policy.leaving();
   unfinished_ = std::move(unfinished);
-  const bool nothing_new = !progress.inside_iteration() && checkpoints_.holds(progress.iteration);
+  const bool nothing_new = !state.inside_iteration() && checkpoints_.holds(state.iteration);
   if (run_.leads()) {
     const std::string place =
         nothing_new ? std::string("nothing is done of it that the last checkpoint lacks")
-        : progress.inside_iteration()
-            ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
+        : state.inside_iteration()
+            ? base::text(state.phase, ", ", state.mini_batch, " optimizer steps done: saving")
             : std::string("its rollout is made again: saving");
-    log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (",
+    log::info(base::text("stopping inside iteration ", state.iteration + 1, " (",
                          job::to_string(run_.progress.reason()), "); ", place));
   }
-  if (!nothing_new) save(progress, true);
-  return leave(progress.rewards);
+  if (!nothing_new) save(state, true);
+  return leave(state.rewards);
 }
 
 ExitCode RunControl::leave(const std::vector<double>& rewards) {
-  run_.context.finish(curve(), rewards, last_, generation_);
+  if (run_.leads()) run_.folder.obey_stop_file();
+  run_.output.finish(curve(), rewards, last_, generation_);
   const std::string memory = machine::MemoryCheck::compare(last_.memory);
   if (run_.leads() && !memory.empty()) log::info(memory);
   if (run_.leads())
@@ -198,11 +187,15 @@ ExitCode RunControl::leave(const std::vector<double>& rewards) {
   return ExitCode::stopped_with_checkpoint;
 }
 
-ExitCode RunControl::finish(const Progress& progress) {
-  if (checkpoints_.committed() != progress.iteration) save(progress, true);
+ExitCode RunControl::finish(const RunState& state) {
+  if (const auto why = early_end(run_.options.ckpt, run_.options.eval, state);
+      why && state.iteration < iterations_ && run_.leads())
+    log::info(*why);
+  if (checkpoints_.committed() != state.iteration) save(state, true);
   const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
-  run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_,
-                      generation_);
+  if (run_.leads()) run_.folder.obey_stop_file();
+  run_.output.finish(base::text("mean ", curve(), " by iteration"), state.rewards, last_,
+                     generation_);
   if (run_.leads()) {
     log::info(machine::MemoryCheck::compare(last_.memory));
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));

@@ -12,7 +12,7 @@
 #include "driver/checkpointing.hpp"
 #include "driver/run.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/learn/divergence.hpp"
 #include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
@@ -20,7 +20,7 @@
 
 namespace trireme::driver {
 
-// What a run saves and exports beside its progress.
+// What a run saves and exports beside its state (driver/run_state.hpp).
 struct Savable {
   std::vector<SavedModel> models;
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
@@ -42,44 +42,37 @@ class RunControl {
   RunControl(const RunControl&) = delete;
 
   struct Start {
-    Progress progress;
+    RunState state;
     StoredParts parts;
     bool resumed = false;  // from a checkpoint, which was read into the models
   };
-  // The newest checkpoint, or the progress of a new run whose learning rates span `schedule_steps`.
+  // The newest checkpoint, or the state of a new run whose learning rates span `schedule_steps`.
   // Opens metrics.jsonl. Collective.
   Start resume_or_begin(int64_t schedule_steps);
 
-  // Whether the held-out data is due after this iteration: every eval.steps, and after the last.
-  bool evaluation_due(int64_t iteration) const;
-  // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress`
+  // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `state`
   // remembers both. Collective.
-  void report(report::IterationMetrics& metrics, Progress& progress, double seconds);
-  // After each iteration: agrees with the others whether to stop, saves when it is time. The exit
-  // code of a run that has to leave. Collective.
-  std::optional<ExitCode> end_iteration(const report::IterationMetrics& metrics, Progress& progress,
-                                        double seconds);
-  // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor
-  // ckpt.patience has ended it.
-  bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
-  // Leaves inside an iteration, when all ranks know that the run stops: `progress` says where it
+  void report(report::IterationMetrics& metrics, RunState& state, double seconds);
+  // After each iteration, of so many seconds: what the stop policy says. The exit code of a run
+  // that has to leave. Collective.
+  std::optional<ExitCode> end_iteration(RunState& state, double seconds);
+  // Leaves inside an iteration, when all ranks know that the run stops: `state` says where it
   // lies, `unfinished` is this rank's part of what is done of it. Nothing is written when nothing
   // is new. Collective.
-  ExitCode leave_inside(const Progress& progress, std::string unfinished);
+  ExitCode leave_inside(const RunState& state, std::string unfinished);
   // The end of the run: last checkpoint, export, table, plot. Collective.
-  ExitCode finish(const Progress& progress);
+  ExitCode finish(const RunState& state);
 
  private:
   std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
-  bool target_reached(const Progress& progress);
-  void save(const Progress& progress, bool wait);
+  void save(const RunState& state, bool wait);
   int64_t metrics_cursor() const {
     return run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0},
                                             0);
   }
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
-  ExitCode leave(const Progress& progress, job::StopReason reason);
+  ExitCode leave(const RunState& state, job::StopReason reason);
   ExitCode leave(const std::vector<double>& rewards);  // with what is committed
 
   Run& run_;
@@ -90,7 +83,6 @@ class RunControl {
   report::IterationMetrics last_;
   report::GenerationTotals generation_;
   learn::Divergence divergence_{run_.options.train.divergence};
-  bool ended_early_ = false;
   std::string unfinished_;
 };
 

@@ -100,45 +100,49 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
        .rings = run_.roles.rings});
 }
 
-Progress StepLoop::resume_or_start() {
+RunState StepLoop::resume_or_start() {
   const auto& options = run_.options;
   model_->load(start_.reader());
   if (options.train.enable_ema) model_->enable_average(options.train.ema_beta);
   auto start = control_.resume_or_begin(iterations_);
-  finished_ = start.progress.iteration;
+  finished_ = start.state.iteration;
   if (start.resumed) {
-    sampler_.restore(start.progress.sampler);
-    rate_ = std::make_unique<zero::LearningRate>(options.actor, start.progress.schedule_steps);
+    sampler_.restore(start.state.sampler);
+    rate_ = std::make_unique<zero::LearningRate>(options.actor, start.state.schedule_steps);
   }
-  return start.progress;
+  return start.state;
 }
 
 ExitCode StepLoop::run() {
-  Progress progress = resume_or_start();
+  RunState state = resume_or_start();
   run_.starting.reset();
-  while (control_.goes_on(progress.iteration)) {
+  while (run_.policy.goes_on(state)) {
     const base::Stopwatch watch;
-    const int64_t iteration = progress.iteration + 1;
+    const int64_t iteration = state.iteration + 1;
+    run_.policy.begins(iteration);
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
-    run_.context.begin("train", iteration, iterations_);
+    run_.output.begin("train", iteration, iterations_);
     report::IterationMetrics metrics;
     metrics.iteration = iteration;
     machine::ThreadMeter meter;
     meter.start();
-    train(sampler_.draw(run_.options.train.batch_size),
-          metrics);  // the same rows on every rank, no message
+    // The same rows on every rank, no message.
+    state.outcome = train(sampler_.draw(run_.options.train.batch_size), metrics);
     meter.stop();
     add_thread_metrics(meter.worked(), metrics);
-    progress.sampler = sampler_.state();
-    progress.iteration = finished_ = iteration;
-    progress.training.actor_steps = model_->steps();
-    if (control_.evaluation_due(iteration)) evaluate_held_out(metrics);
+    state.sampler = sampler_.state();
+    state.iteration = finished_ = iteration;
+    state.training.actor_steps = model_->steps();
+    if (run_.policy.evaluates(iteration)) {
+      evaluate_held_out(metrics);
+      state.outcome.judged = judged_value(run_.options.ckpt, metrics.values);
+    }
     metrics.memory["host_peak"] = run_.roles.world.max(trace::host_memory().peak);
-    control_.report(metrics, progress, watch.seconds());
-    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds())) return *code;
+    control_.report(metrics, state, watch.seconds());
+    if (const auto code = control_.end_iteration(state, watch.seconds())) return *code;
   }
-  return control_.finish(progress);
+  return control_.finish(state);
 }
 
 void StepLoop::add_thread_metrics(int worked, report::IterationMetrics& metrics) const {
@@ -147,7 +151,7 @@ void StepLoop::add_thread_metrics(int worked, report::IterationMetrics& metrics)
   if (fewest > 0) metrics.threads["trainer_worked"] = fewest;
 }
 
-void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics) {
+Outcome StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(),
                                         run_.options.train.micro_batch_tokens);
@@ -169,18 +173,24 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
   std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);
-  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
+  Outcome outcome;
+  for (const auto& [name, value] : objective_->metrics(means, totals)) {
+    metrics.set(name, value);
+    if (name == "loss") outcome.curve = value;
+    if (name == "kl") outcome.kl = value;
+  }
   metrics.set("grad_norm", result.grad_norm);
   metrics.set("lr", rate);
   metrics.set("target_tokens", totals.targets);
   metrics.tokens = static_cast<int64_t>(totals.tokens);
   if (!result.updated) bad_batches_.save(batches, metrics.iteration);
   skips_.count("model", result, run_.roles.world.rank() == 0);
+  return outcome;
 }
 
 void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
-  run_.context.begin("evaluate", metrics.iteration, iterations_);
+  run_.output.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
   const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.batch(),

@@ -31,13 +31,13 @@ class StepLoop {
 
  private:
   // Where the run stands: at a checkpoint, or before its first iteration.
-  Progress resume_or_start();
+  RunState resume_or_start();
   // Makes the device current; loads the reference of dpo. Collective over the trainers.
   std::unique_ptr<learn::Objective> make_objective();
   std::unique_ptr<zero::ShardedModel> make_model() const;
   void add_thread_metrics(int worked, report::IterationMetrics& metrics) const;  // collective
   // Gradients of the loss on these rows, and the optimizer step.
-  void train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics);
+  Outcome train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics);
   // The same loss and metrics on the held-out rows, names with "eval_" in front.
   void evaluate_held_out(report::IterationMetrics& metrics);
   void export_trained(const std::string& name);

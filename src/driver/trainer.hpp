@@ -12,7 +12,7 @@
 #include "trireme/comm/progress.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/learn/bad_batches.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/learning.hpp"

@@ -64,9 +64,9 @@ void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
                    comm::Op::sum);
 }
 
-void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
-                         const std::vector<std::string>& parts, int64_t max_len,
-                         IterationMetrics& metrics) {
+double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
+                           const std::vector<std::string>& parts, int64_t max_len,
+                           IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
   enum : size_t { count, reward, length, truncated, clipped, tokens, named, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
@@ -97,6 +97,7 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
   metrics.set("truncated", sums[truncated] / n);
   metrics.set("response_clip_ratio", sums[clipped] / n);
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
+  return sums[reward] / n;
 }
 
 void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version,

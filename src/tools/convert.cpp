@@ -10,7 +10,7 @@
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/exported_config.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/model/gguf.hpp"
@@ -179,10 +179,10 @@ config::ModelShape shape_of(const fs::path& path) {
 void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
-  const driver::Progress progress = driver::progress_from_json(reader.state());
-  if (progress.command == "rm")
+  const driver::RunState state = driver::run_state_from_json(reader.state());
+  if (state.command == "rm")
     part.head = model::HeadKind::score;  // what it trains is a reward model
-  const ModelSource source = source_of(command, progress.deck);
+  const ModelSource source = source_of(command, state.deck);
   require_there(source.model, source.key, folder);
   std::error_code error;
   VALIDATE(source.tokenizer.empty() || fs::is_directory(source.tokenizer, error),

@@ -173,10 +173,10 @@ class Rank {
   void sync(int64_t version) { bridge_.run(version, actor_.get(), &weights_); }
 
   void save(int64_t iteration) {
-    driver::Progress progress;
-    progress.iteration = iteration;
-    progress.training.actor_steps = actor_->steps();
-    saver_.save(progress, {}, true);
+    driver::RunState state;
+    state.iteration = iteration;
+    state.training.actor_steps = actor_->steps();
+    saver_.save(state, {}, true);
   }
 
   int64_t locked_for_rings() const { return locked_for_rings_; }

@@ -117,10 +117,10 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
   {
     driver::Checkpointing saver(options, roles, folder, gpu(), true);
     saver.add({"actor", &spec, &model, true});
-    driver::Progress progress;
-    progress.iteration = 1;
-    progress.training.actor_steps = model.steps();
-    saver.save(progress, {}, false);
+    driver::RunState state;
+    state.iteration = 1;
+    state.training.actor_steps = model.steps();
+    saver.save(state, {}, false);
     step(model);  // the writer has copies
   }               // and is waited for
 

@@ -22,10 +22,10 @@ void sum_over(const comm::CommView& ranks, std::vector<double>& values);
 
 // reward, its parts, named metrics of reward sources, response_length, truncated share,
 // response_clip_ratio (share of sequences of `max_len` tokens), tokens, of samples that lie on any
-// ranks. `parts` names the reward sources. Collective over world.
-void add_rollout_metrics(const comm::CommView& world, const Samples& samples,
-                         const std::vector<std::string>& parts, int64_t max_len,
-                         IterationMetrics& metrics);
+// ranks. `parts` names the reward sources. The mean reward. Collective over world.
+double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
+                           const std::vector<std::string>& parts, int64_t max_len,
+                           IterationMetrics& metrics);
 
 // `kl_coefficient` of this iteration, `kl` as Trainer::kl_to_reference() has it, losses,
 // clip_ratio, mismatch, norms and rates. Collective over the trainers.

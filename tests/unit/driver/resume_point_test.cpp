@@ -5,7 +5,7 @@
 
 #include "support/samples.hpp"
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -17,11 +17,11 @@ using test::world;
 TEST(ResumePoint, RanksInOtherFoldersAgree) {
   const test::SharedFolder folder;
   const std::string relative = "other/step-000003";
-  Progress progress;
-  progress.iteration = 1;
-  progress.resumed_from = world().broadcast(name_of_checkpoint(relative), 0);
+  RunState state;
+  state.iteration = 1;
+  state.resumed_from = world().broadcast(name_of_checkpoint(relative), 0);
   checkpoint::Content content;
-  content.state = to_json(progress);
+  content.state = to_json(state);
   checkpoint::save(world(), folder.path() / "ckpt", 1, content);
   const auto before = std::filesystem::current_path();
   if (world().rank() != 0) std::filesystem::current_path("/");

@@ -32,7 +32,10 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
     state.critic_steps = 7;
     state.kl_coefficient = 0.1 + 0.2;
   }
-  state = share_training_state(roles, metrics, state);
+  Outcome outcome{.curve = 0.5};
+  if (roles.trainer) outcome.entropy = -0.25;
+  state = share_training_state(roles, metrics, state, outcome);
+  EXPECT_EQ(outcome, (Outcome{.curve = 0.5, .entropy = -0.25}));
   for (size_t i = 0; i < names.size(); ++i)
     EXPECT_EQ(metrics.get(names[i]), 0.1 * static_cast<double>(i)) << names[i];
   EXPECT_TRUE(std::isnan(metrics.get("value_loss")));

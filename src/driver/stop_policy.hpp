@@ -1,74 +1,70 @@
-// What every run has around its loop: the batch job, the walltime, the agreed stop, trace and
-// table, the exit.
+// When a run evaluates, saves and leaves, and how: every question of the loops about that is asked
+// here. What asks for it are conditions: signals, the file `stop`, the walltime, ckpt.interval,
+// ckpt.target, ckpt.patience.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "driver/checkpointing.hpp"
 #include "driver/run_folder.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/progress.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/comm/run_watch.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/driver/run_schedule.hpp"
+#include "trireme/driver/run_state.hpp"
 #include "trireme/job/signals.hpp"
 #include "trireme/job/stop_conditions.hpp"
 #include "trireme/job/stop_file.hpp"
 #include "trireme/job/term_watch.hpp"
 #include "trireme/job/walltime.hpp"
-#include "trireme/report/generation_totals.hpp"
-#include "trireme/report/iteration_metrics.hpp"
-#include "trireme/trace/table.hpp"
 
 namespace trireme::driver {
 
-class RunContext : public comm::LeaveWatch {
+class StopPolicy : public comm::LeaveWatch {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the
   // end of the job.
-  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
+  StopPolicy(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
              comm::RunWatch& watch);
-  ~RunContext() override;
+  ~StopPolicy() override;
 
-  // The run can make checkpoints: how long they take goes into the walltime rule. Null once they
-  // are gone. Local.
-  void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
+  // The run has so many iterations and makes these checkpoints; null once they are gone. Local.
+  void plan(int64_t iterations, const Checkpointing* checkpoints);
 
-  // The main thread begins this phase: for the live line. Local.
-  void begin(const char* phase, int64_t iteration, int64_t iterations);
-  // Places inside an iteration (comm/progress.hpp): what asks to leave there, as far as this rank
-  // has heard; waiting is not its own stretch of work. Main thread.
+  // ---- Between iterations. The answers are the same on every rank.
+  // Whether another iteration begins, or one that was interrupted goes on.
+  bool goes_on(const RunState& state) const;
+  // Whether the held-out data is due after this iteration.
+  bool evaluates(int64_t iteration) const {
+    return evaluation_due(options_.eval, iteration, iterations_);
+  }
+  // After an iteration of so many seconds, its evaluation included; `better`: its checkpoint would
+  // be the best. Collective over world.
+  AfterIteration after(const RunState& state, double seconds, bool better);
+
+  // ---- Inside an iteration (comm/progress.hpp). Main thread.
   bool leaves_inside() const override {
     return options_.run.stop_within == config::StopWithin::step;
   }
   job::StopReason wish() override;
   void waited() override;
-  // All ranks are about to write their last checkpoint. Local.
+
+  // ---- What the run tells it. Local.
+  void begins(int64_t iteration);
+  // All ranks are about to write their last checkpoint.
   void leaving();
-
-  // An iteration took so long, its evaluation included. Local, before agree_to_stop().
-  void phase_took(double seconds);
-  // Collective; once per iteration.
-  job::StopReason agree_to_stop();
-  // A save that was asked for by a signal or the file `save` has begun. Local.
-  void save_request_served();
-  job::Walltime& walltime() { return walltime_; }
-  // Around the making of a checkpoint. Local.
+  bool is_leaving() const { return standing_.leaving; }
+  // Around the making of a checkpoint; what comes after it lasts until closed().
   void saving(bool on);
-
-  // Writes trace.json with what was recorded so far. Collective.
-  void write_trace();
-  // The end: trace, table, summary.json, plot. Collective.
-  void finish(const std::string& title, const std::vector<double>& curve,
-              const report::IterationMetrics& last, const report::GenerationTotals& generation);
+  void closed();
+  // A save that was asked for by a signal or the file `save` has begun.
+  void save_request_served();
 
  private:
   // How the run stands, for the thread that leaves after SIGTERM. Seconds; 0: not known.
@@ -85,9 +81,10 @@ class RunContext : public comm::LeaveWatch {
     std::atomic<bool> leaving{false};  // the last checkpoint has begun
   };
 
+  void add_conditions();
+  job::StopReason agree_to_stop();
   void measure_saves();
-  job::NextIteration next_iteration() const;
-  void add_stop_conditions();
+  bool saves_at_work() const { return checkpoints_ && checkpoints_.load()->busy(); }
   // Whether a checkpoint is made now to know how long one takes; says so.
   bool measures_a_save();
   // The run could be left now.
@@ -97,7 +94,6 @@ class RunContext : public comm::LeaveWatch {
   int64_t newest_committed() const;
   job::TermFacts term_facts() const;
   int leave_at_once() const;
-  void merge_trace();
 
   const config::Options& options_;
   const comm::Roles& roles_;
@@ -115,9 +111,6 @@ class RunContext : public comm::LeaveWatch {
   job::StopConditions inside_;   // of this rank, while an iteration is at work; any thread
   job::StopConditions between_;  // two iterations
   std::unique_ptr<job::TermWatch> term_watch_;
-  base::Stopwatch since_start_;
-  double clock_offset_ = 0;
-  double origin_ = 0;
 };
 
 }  // namespace trireme::driver

@@ -1,7 +1,8 @@
-#include "trireme/driver/progress.hpp"
+#include "trireme/driver/run_state.hpp"
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 
 #include "trireme/base/error.hpp"
@@ -18,6 +19,14 @@ nlohmann::json to_object(const data::SamplerState& sampler) {
 // JSON has no NaN, and null in its place.
 double number(const nlohmann::json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+nlohmann::json figure(const std::optional<double>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+std::optional<double> figure_of(const nlohmann::json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
 
 void read(const nlohmann::json& object, data::SamplerState& sampler) {
@@ -38,7 +47,7 @@ void read(const nlohmann::json& array, std::vector<rollout::CarriedPrompt>& carr
 
 }  // namespace
 
-std::string to_json(const Progress& p) {
+std::string to_json(const RunState& p) {
   return nlohmann::json{
       {"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
       {"version", p.version},
@@ -59,6 +68,10 @@ std::string to_json(const Progress& p) {
       {"ptx_sampler", to_object(p.ptx_sampler)},
       {"best",
        {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
+      {"outcome",
+       {{"curve", figure(p.outcome.curve)},
+        {"kl", figure(p.outcome.kl)},
+        {"entropy", figure(p.outcome.entropy)}}},
       {"rewards", p.rewards},
       {"command", p.command},
       {"deck", p.deck},
@@ -69,10 +82,10 @@ std::string to_json(const Progress& p) {
       .dump();
 }
 
-Progress progress_from_json(const std::string& text) {
+RunState run_state_from_json(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
-    Progress p;
+    RunState p;
     const auto& where = json.at("progress");
     where.at("iteration").get_to(p.iteration);
     where.at("phase").get_to(p.phase);
@@ -101,6 +114,12 @@ Progress progress_from_json(const std::string& text) {
       best.at("metric").get_to(p.best.metric);
       best.at("iteration").get_to(p.best.iteration);
       best.at("value").get_to(p.best.value);
+    }
+    if (json.contains("outcome")) {
+      const auto& outcome = json.at("outcome");
+      p.outcome = {.curve = figure_of(outcome.at("curve")),
+                   .kl = figure_of(outcome.at("kl")),
+                   .entropy = figure_of(outcome.at("entropy"))};
     }
     for (const auto& reward : json.at("rewards")) p.rewards.push_back(number(reward));
     json.at("command").get_to(p.command);

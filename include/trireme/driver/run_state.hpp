@@ -1,7 +1,8 @@
-// Where a run stands, and its text in a checkpoint.
+// The state of a run: what an iteration changes beside models, and its text in a checkpoint.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,16 @@ inline constexpr const char* train = "train";
 inline constexpr const char* evaluate = "evaluate";
 }  // namespace phase
 
-struct Progress {
+// The figures of an iteration by which a run is judged; none: not computed.
+struct Outcome {
+  std::optional<double> curve = {};  // mean reward (ppo) or loss
+  std::optional<double> kl = {};
+  std::optional<double> entropy = {};
+  std::optional<double> judged = {};  // ckpt.best_metric of its evaluation; not stored
+  bool operator==(const Outcome&) const = default;
+};
+
+struct RunState {
   int64_t iteration = 0;  // finished iterations
   std::string phase = driver::phase::between;
   int64_t mini_batch = 0;  // optimizer steps of that iteration that are done
@@ -55,6 +65,7 @@ struct Progress {
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
   BestCheckpoint best;
+  Outcome outcome;              // of the iteration at work
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
@@ -63,15 +74,15 @@ struct Progress {
                              // empty: none
   std::string compute_type;  // "fp32" or "bf16"; empty in checkpoints from before it was stored
   std::string date;          // of chat templates, YYYY-MM-DD; empty as above
-  bool operator==(const Progress&) const = default;
+  bool operator==(const RunState&) const = default;
 
   bool inside_iteration() const { return phase != driver::phase::between; }
   // The number of its checkpoint: the iteration that it lies behind or inside.
   int64_t checkpoint_step() const { return iteration + inside_iteration(); }
 };
 
-std::string to_json(const Progress& progress);
+std::string to_json(const RunState& state);
 // Throws checkpoint::Mismatch when a field is missing or malformed.
-Progress progress_from_json(const std::string& text);
+RunState run_state_from_json(const std::string& text);
 
 }  // namespace trireme::driver
