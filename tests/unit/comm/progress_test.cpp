@@ -142,8 +142,10 @@ TEST(Progress, NoMessageWhereNothingMayMakeARunLeave) {
   watch.inside = false;
   watch.reason = StopReason::stop_file;
   Progress progress(&watch);
-  if (world().rank() == 0) EXPECT_EQ(progress.agree(world()), Then::go_on);
-  if (world().rank() == 0) EXPECT_EQ(Progress().agree(world()), Then::go_on);
+  if (world().rank() == 0) {
+    EXPECT_EQ(progress.agree(world()), Then::go_on);
+    EXPECT_EQ(Progress().agree(world()), Then::go_on);
+  }
   world().barrier();
 }
 

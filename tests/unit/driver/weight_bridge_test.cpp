@@ -1,0 +1,90 @@
+// Generators have the trainers' weights after each sync, however these travel, at np 1, 2 and 4.
+#include "torch/torch.hpp"
+
+#include "driver/weight_bridge.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "unit/driver/tiny_actor.hpp"
+
+namespace trireme::driver {
+namespace {
+
+using test::world;
+
+// All ranks' rows of a trained parameter.
+at::Tensor whole_of(TinyActor& actor, size_t parameter) {
+  const int64_t count = actor.model->own(parameter).elements();
+  const float* values = actor.model->master(parameter).host();
+  const auto all =
+      world().all_gather<float>(std::span(values, static_cast<size_t>(values ? count : 0)));
+  const auto& shape = actor.spec.parameters[parameter].spec.shape;
+  return at::tensor(at::ArrayRef<float>(all)).reshape(shape);
+}
+
+void expect_equal_weights(TinyActor& actor, const generate::GeneratorWeights& weights) {
+  for (size_t p = 0; p < actor.spec.parameters.size(); ++p) {
+    EXPECT_TRUE(at::equal(weights.tensor(p), whole_of(actor, p)))
+        << actor.spec.parameters[p].spec.name;
+  }
+}
+
+config::Options options_with(config::SharedMemory how, bool delta) {
+  config::Options options;
+  options.model.dtype = config::ComputeType::fp32;
+  options.weightsync.shared_memory = how;
+  options.weightsync.delta = delta;
+  return options;
+}
+
+TEST(WeightBridge, CopiesFollowTheTrainers) {
+  for (const auto how : {config::SharedMemory::never, config::SharedMemory::buckets}) {
+    for (const bool delta : {false, true}) {
+      const config::Options options = options_with(how, delta);
+      TinyActor actor(options, sends_deltas(options, comm::make_roles(options, world())));
+      generate::GeneratorWeights weights(actor.spec, config::DType::f32);
+      WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, false);
+      for (int64_t version = 1; version <= 3; ++version) {
+        if (version > 1) actor.learn(static_cast<uint64_t>(version));
+        const auto counters = bridge.run(version, actor.model.get(), &weights);
+        EXPECT_EQ(counters.version, version);
+        EXPECT_EQ(weights.version(), version);
+        EXPECT_GT(bridge.totals(counters).seconds, 0);
+        expect_equal_weights(actor, weights);
+      }
+      EXPECT_EQ(bridge.healed(), 0);
+    }
+  }
+}
+
+// Where all ranks share memory the generators read the trainers' weights in place: a sync moves no
+// byte and is a new version all the same.
+TEST(WeightBridge, WeightsInPlaceAreTheTrainersOwn) {
+  const config::Options options = options_with(config::SharedMemory::automatic, true);
+  TinyActor actor(options);
+  const auto shared = shared_weights(options, actor.roles, actor.model.get());
+  EXPECT_EQ(world().all(!shared.empty()), world().max(int32_t{!shared.empty()}) > 0)
+      << "all ranks do the same";
+  if (shared.empty()) GTEST_SKIP() << "these ranks share no memory";
+  auto weights = generate::GeneratorWeights::aliasing(actor.spec, config::DType::f32);
+  weights.alias(shared);
+  WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, true);
+  for (int64_t version = 1; version <= 2; ++version) {
+    if (version > 1) actor.learn(7);
+    const auto counters = bridge.run(version, actor.model.get(), &weights);
+    EXPECT_EQ(counters.bytes_local + counters.bytes_received, 0);
+    EXPECT_EQ(weights.version(), version);
+    expect_equal_weights(actor, weights);
+  }
+}
+
+TEST(WeightBridge, OtherDecksReadNothingInPlace) {
+  const config::Options options = options_with(config::SharedMemory::buckets, true);
+  TinyActor actor(options);
+  EXPECT_TRUE(shared_weights(options, actor.roles, actor.model.get()).empty());
+}
+
+}  // namespace
+}  // namespace trireme::driver
