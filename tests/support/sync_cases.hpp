@@ -141,14 +141,21 @@ class HostTensors final : public Tensors {
   std::vector<std::vector<uint16_t>> memory_;
 };
 
-// A source's tensors in windows that its node's other ranks can map, each in one of its own.
+// A source's tensors in windows that its node's other ranks can map, some in each: a window takes
+// milliseconds to make.
 class WindowTensors final : public Tensors {
  public:
   WindowTensors() : alone_(comm::Comm::split(world(), world().rank(), 0, "alone")) {}
   uint16_t* allocate(size_t elements) override {
-    windows_.emplace_back(alone_.view(), static_cast<int64_t>(elements * sizeof(uint16_t)),
-                          "tensor");
-    return reinterpret_cast<uint16_t*>(windows_.back().part(0));
+    if (windows_.empty() || used_ + elements > window_elements) {
+      used_ = 0;
+      windows_.emplace_back(
+          alone_.view(),
+          static_cast<int64_t>(std::max(elements, window_elements) * sizeof(uint16_t)), "tensors");
+    }
+    uint16_t* place = reinterpret_cast<uint16_t*>(windows_.back().part(0)) + used_;
+    used_ += (elements + 31) / 32 * 32;  // whole cache lines
+    return place;
   }
   void write(uint16_t* to, const uint16_t* from, size_t elements) override {
     std::copy_n(from, elements, to);
@@ -158,8 +165,10 @@ class WindowTensors final : public Tensors {
   }
 
  private:
+  static constexpr size_t window_elements = 16384;
   comm::Comm alone_;
   std::vector<comm::SharedWindow> windows_;
+  size_t used_ = 0;  // of the last one
 };
 
 struct Home {
