@@ -152,15 +152,15 @@ class PbsTest(ProgramTest):
         path.write_text(text)
         return path
 
-    def submit(self, deck, *options, walltime="00:10:00", select="1:ncpus=2:mpiprocs=2", **settings):
-        """qsub of the shipped script: its settings come by -v, resources and names by options, as a user gives them."""
+    def submit(self, deck, *options, walltime="00:10:00", select="1:ncpus=2:mpiprocs=2", script=SCRIPT, **settings):
+        """qsub of a shipped script: its settings come by -v, resources and names by options, as a user gives them."""
         values = {
             "TRIREME_HOME": self.folder / "home", "TRIREME_DECK": deck, "TRIREME_RUN_DIR": self.folder / f"{self.name}-run",
             "TRIREME_GPUS_PER_NODE": 0, "TRIREME_THREADS_PER_RANK": 1, "TRIREME_MPI_OPTIONS": "--oversubscribe",
         } | settings
         text = ",".join(f"{name}={str(value).replace(',', chr(92) + ',')}" for name, value in values.items())
         result = self.pbs.command("qsub", "-l", f"select={select},walltime={walltime}", "-N", self.name, "-v", text, *options,
-                                  ROOT / SCRIPT, cwd=self.folder)
+                                  ROOT / script, cwd=self.folder)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.strip()
 
