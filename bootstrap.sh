@@ -63,6 +63,7 @@ readonly packages=(
   "libfmt-dev             text"
   "libspdlog-dev          log"
   "nlohmann-json3-dev     JSON"
+  "libyaml-cpp-dev        settings of other systems"
   "libpcre2-dev           regular expressions of tokenizers and rewards"
   "libutf8proc-dev        Unicode normal forms of tokenizers"
   "libxxhash-dev          digests of checkpoints and weight syncs"

@@ -7,6 +7,7 @@
 
 #include "build_facts.hpp"
 #include "cli/common_options.hpp"
+#include "cli/tool_options.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
@@ -75,6 +76,7 @@ class Parser {
     add_score();
     add_tokenize();
     add_init();
+    add_import();
     add_convert();
     add_inspect();
     add_selftest();
@@ -329,16 +331,20 @@ class Parser {
 
   void add_init() {
     auto c = std::make_shared<tools::InitCommand>();
-    auto* sub = add_tool(
-        "init", "Random weights of a given shape", c, Needs::nothing,
-        [](const auto& command, const comm::Session*) { return tools::run_init(command); });
-    sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")
-        ->required();
-    sub->add_option("--output", c->output, "Model folder to write")->required();
-    sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
-    sub->add_option("--seed", c->seed, "Of the weights")->check(CLI::NonNegativeNumber);
-    add_dtype(*sub, c->dtype);
-    add_force(*sub, c->force, "a model");
+    add_options(*add_tool("init", "Random weights of a given shape", c, Needs::nothing,
+                          [](const auto& command, const comm::Session*) {
+                            return tools::run_init(command);
+                          }),
+                *c);
+  }
+
+  void add_import() {
+    auto c = std::make_shared<tools::ImportCommand>();
+    add_options(
+        *add_tool(
+            "import", "A deck from the settings of OpenRLHF, TRL or verl", c, Needs::nothing,
+            [](const auto& command, const comm::Session*) { return tools::run_import(command); }),
+        *c);
   }
 
   void add_convert() {
@@ -376,15 +382,7 @@ class Parser {
                  c, Needs::mpi, [](const auto& command, const comm::Session* session) {
                    return tools::run_selftest(command, *session);
                  });
-    sub->add_option(
-        "--folder", c->folder,
-        "Where a small checkpoint is written and removed again: the file system of runs");
-    sub->add_option("--timeout", c->timeout, "Seconds without progress after which a rank has hung")
-        ->check(CLI::PositiveNumber);
-    add_device(*sub, c->device);
-    // As fault.at and fault.io_fail of a deck; for tests, and not in the help.
-    sub->add_option("--fault-at", c->fault_at)->group("");
-    sub->add_option("--fault-io-fail", c->fault_io_fail)->group("");
+    add_options(*sub, *c);
   }
 
   CLI::App app_{"Trireme: RLHF training as one MPI program", "trireme"};

@@ -10,6 +10,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/foreign_file.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/foreign_names.hpp"
 
 namespace trireme::config {
 
@@ -59,8 +60,11 @@ class Assignment {
         !value.get<std::vector<Value>>()) {
       value = Value{entry.raw};
     }
-    if (const std::string problem = key.assign(root, value); !problem.empty())
-      mistake(where, entry.key + " " + problem);
+    if (const std::string problem = key.assign(root, value); !problem.empty()) {
+      const auto* word = value.get<std::string>();
+      const std::string hint = word ? foreign_word_hint(entry.key, *word) : "";
+      mistake(where, base::text(entry.key, " ", problem, hint.empty() ? "" : " ", hint));
+    }
   }
 
   void apply_source(const Entry& entry, const std::string& where, size_t index,

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), and the decks in inputs/ name no key that it lacks.
+"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), so are the tables of docs/user/from_*.md (`trireme import SYSTEM --names`), and the
+decks in inputs/ name no key that it lacks.
 
     check_deck_keys.py ROOT PROGRAM           --write: store the page instead of comparing
 """
@@ -24,6 +25,14 @@ def keys_of(table, prefix=""):
             yield prefix + name
 
 
+def with_names(page, program):
+    """The text of a page with the table of names that the program prints."""
+    table = subprocess.run([program, "import", page.stem.removeprefix("from_"), "--names"], capture_output=True, text=True, check=True).stdout
+    begin, end = "<!-- names:begin -->\n", "<!-- names:end -->\n"
+    text = page.read_text()
+    return text[:text.index(begin) + len(begin)] + table + text[text.index(end):]
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if a != "--write"]
     if len(arguments) != 2:
@@ -34,11 +43,16 @@ def main():
         return 125
     printed = subprocess.run([program, "--keys"], capture_output=True, text=True, check=True).stdout
     page = root / "docs/user/deck_keys.md"
+    tables = sorted((root / "docs/user").glob("from_*.md"))
     if "--write" in sys.argv:
         page.write_text(printed)
+        for table in tables:
+            table.write_text(with_names(table, program))
         return 0
     known = set(re.findall(r"^\| `([\w.]+)` \|", printed, re.M))
     problems = list(difflib.unified_diff(page.read_text().splitlines(), printed.splitlines(), "docs/user/deck_keys.md", "trireme --keys", lineterm=""))
+    for table in tables:
+        problems += difflib.unified_diff(table.read_text().splitlines(), with_names(table, program).splitlines(), str(table), "trireme import --names", lineterm="")
     decks = sorted((root / "inputs").rglob("*.toml"))
     for deck in decks:
         problems += [f"{deck}: unknown key {key}" for key in keys_of(tomllib.loads(deck.read_text())) if key not in known]

@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/config/foreign_names.hpp"
 #include "trireme/config/options.hpp"
 
 namespace trireme::tools {
@@ -92,6 +93,17 @@ struct InitCommand {
   bool force = false;
 };
 ExitCode run_init(const InitCommand& command);
+
+// `trireme import`: a deck from a command line of OpenRLHF, TRL's configuration, or verl's YAML or
+// overrides; and what it could not carry over. One process.
+struct ImportCommand {
+  config::Origin origin = config::Origin::openrlhf;
+  std::filesystem::path input;
+  std::filesystem::path output;  // empty: the screen
+  bool names = false;            // print the table of names instead
+  bool force = false;
+};
+ExitCode run_import(const ImportCommand& command);
 
 // `trireme convert`: GGUF -> safetensors folder, checkpoint -> safetensors folder, safetensors ->
 // safetensors of another type. Tensor by tensor; never the whole model in memory. One process.

@@ -1,0 +1,49 @@
+// Options of subcommands that have no deck, for those with many of their own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+
+#include "cli/common_options.hpp"
+#include "trireme/tools/commands.hpp"
+
+namespace trireme::cli {
+
+inline void add_options(CLI::App& app, tools::InitCommand& c) {
+  app.add_option("--shape", c.shape, "config.json or its folder (inputs/models/...)")->required();
+  app.add_option("--output", c.output, "Model folder to write")->required();
+  app.add_option("--tokenizer", c.tokenizer, "Folder whose tokenizer files are copied");
+  app.add_option("--seed", c.seed, "Of the weights")->check(CLI::NonNegativeNumber);
+  add_dtype(app, c.dtype);
+  add_force(app, c.force, "a model");
+}
+
+inline void add_options(CLI::App& app, tools::ImportCommand& c) {
+  std::map<std::string, config::Origin> origins;
+  for (const config::Origin origin :
+       {config::Origin::openrlhf, config::Origin::trl, config::Origin::verl})
+    origins.emplace(config::to_string(origin), origin);
+  app.add_option("system", c.origin, "openrlhf, trl or verl")
+      ->required()
+      ->transform(CLI::CheckedTransformer(origins));
+  app.add_option("file", c.input,
+                 "A script with the command line, a YAML or JSON file, or a Python file with a "
+                 "...Config(...)");
+  app.add_option("--output", c.output, "Deck to write (default: the screen)");
+  app.add_flag("--names", c.names, "Print the table of names instead");
+  add_force(app, c.force, "a deck");
+}
+
+inline void add_options(CLI::App& app, tools::SelftestCommand& c) {
+  app.add_option("--folder", c.folder,
+                 "Where a small checkpoint is written and removed again: the file system of runs");
+  app.add_option("--timeout", c.timeout, "Seconds without progress after which a rank has hung")
+      ->check(CLI::PositiveNumber);
+  add_device(app, c.device);
+  // As fault.at and fault.io_fail of a deck; for tests, and not in the help.
+  app.add_option("--fault-at", c.fault_at)->group("");
+  app.add_option("--fault-io-fail", c.fault_io_fail)->group("");
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,44 @@
+// One table for each other system, and notes that several of them have.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "trireme/config/foreign_names.hpp"
+
+namespace trireme::config {
+
+std::span<const ForeignName> openrlhf_names();
+std::span<const ForeignName> trl_names();
+std::span<const ForeignName> verl_names();
+
+namespace notes {
+inline constexpr std::string_view by_tokens =
+    "nothing: sequences are packed by tokens (train.micro_batch_tokens)";
+inline constexpr std::string_view packed = "nothing: sequences are always packed";
+inline constexpr std::string_view stage_3 =
+    "nothing: always ZeRO stage 3 (train.shard_group for hybrid sharding)";
+inline constexpr std::string_view by_itself =
+    "nothing: roles on the same ranks give their memory back by themselves";
+inline constexpr std::string_view own_engine = "nothing: the generator is part of the program";
+inline constexpr std::string_view every_line =
+    "nothing: metrics.jsonl and samples.jsonl have every iteration";
+inline constexpr std::string_view own_attention =
+    "nothing: attention kernels are chosen at the start";
+inline constexpr std::string_view as_ranks = "nothing: ranks are those of the MPI job";
+inline constexpr std::string_view in_max_len =
+    "data.max_len bounds prompt and answer together: the sum is carried over";
+inline constexpr std::string_view local_file =
+    "a JSONL file on disk: nothing is downloaded; docs/user/data.md has the columns";
+inline constexpr std::string_view local_model = "a local folder: nothing is downloaded";
+inline constexpr std::string_view one_reward_model = "a [[reward.source]] with kind = \"model\"";
+inline constexpr std::string_view plugin =
+    "write it as a plugin (docs/user/run.md): a [[reward.source]] with kind = \"plugin\"";
+inline constexpr std::string_view no_experts = "mixtures of experts are not built";
+inline constexpr std::string_view no_turns = "episodes of several turns are not built";
+inline constexpr std::string_view no_context =
+    "context parallelism is not built: a sequence stays on one rank";
+inline constexpr std::string_view adam = "nothing: AdamW is the optimizer";
+}  // namespace notes
+
+}  // namespace trireme::config
