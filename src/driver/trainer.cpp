@@ -188,8 +188,8 @@ comm::Then Trainer::take_steps(const ppo::Experience& experience,
 }
 
 void Trainer::average(learn::UpdateReport& report) const {
-  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss,
-                           report.entropy};
+  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss,
+                           report.ptx_loss,    report.entropy,    report.positive_nll};
   const size_t losses = sums.size();
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
   sum(sums);
