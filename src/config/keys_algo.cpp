@@ -77,6 +77,47 @@ void add_dpo_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF removed its KTO trainer.");
 }
 
+void add_distill_keys(KeyList<Options>& keys) {
+  keys.add(KEY(algo.distill.coef),
+           "sft, ppo: weight of the divergence from a frozen teacher, reference.path. sft compares "
+           "distributions at each token that is trained, ppo log-probs of the tokens that were "
+           "drawn (on-policy distillation). 0: there is no teacher.")
+      .at_least(0)
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(algo.distill.policy),
+           "ppo: advantage: coef x (teacher's - student's log-prob at sampling) is added to the "
+           "advantages, as in Tinker and NeMo-RL; policy_gradient: the same of the current "
+           "log-probs, as in verl; k2, k3: coef x that estimate of the KL is added to the loss.");
+  keys.add(KEY(algo.distill.discount),
+           "ppo, policy = \"advantage\": discount of later tokens' log-ratios; 0: a token's own.")
+      .range(0, 1);
+  keys.add(KEY(algo.distill.nll_coef),
+           "sft: weight of the language-model loss on the data, beside the divergence.")
+      .at_least(0);
+  keys.add(KEY(algo.distill.beta),
+           "sft: 0: KL(teacher || student), the forward one. 1: KL(student || teacher), the "
+           "reverse one. "
+           "Between: the generalised Jensen-Shannon divergence (arXiv 2306.13649, as in TRL).")
+      .range(0, 1);
+  keys.add(KEY(algo.distill.temperature),
+           "sft: both models' logits are divided by this; no factor of its square.")
+      .above(0);
+  keys.add(KEY(algo.distill.top_k),
+           "sft: most likely tokens that are compared; 0: the whole vocabulary. With support = "
+           "\"teacher\" a rank keeps only so many log-probs of the teacher for each token.")
+      .range(0, 65536);
+  keys.add(KEY(algo.distill.support), "top_k: whose most likely tokens.");
+  keys.add(KEY(algo.distill.rest),
+           "top_k: all other tokens are one more (tail), both distributions are divided by their "
+           "mass on these (renormalise), or the others are left out (none, as in verl).");
+  keys.add(KEY(algo.distill.log_prob_min), "rest = \"none\": least log-prob of either model.")
+      .below(0);
+  keys.add(KEY(algo.distill.loss_max),
+           "Most of a token's divergence: sft with rest = \"none\"; ppo with policy_gradient, k2, "
+           "k3.")
+      .above(0);
+}
+
 }  // namespace
 
 void add_algo_keys(KeyList<Options>& keys) {
@@ -162,6 +203,7 @@ void add_algo_keys(KeyList<Options>& keys) {
            "stop: ends the run with exit code 65.");
 
   add_dpo_keys(keys);
+  add_distill_keys(keys);
   keys.add(KEY(algo.rm.loss),
            "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), "
            "which has no margin.");

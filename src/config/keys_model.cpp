@@ -98,7 +98,8 @@ void add_model_keys(KeyList<Options>& keys) {
            "Exports the critic beside the actor where ckpt.save_hf exports.");
 
   keys.add(KEY(reference.path),
-           "Folder of the frozen reference of the KL terms; empty: model.path.")
+           "Folder of the frozen reference of the KL terms; empty: model.path. sft with "
+           "algo.distill.coef: of the teacher.")
       .departs("OpenRLHF: the actor's path, always.");
   keys.add(KEY(reference.sync_every),
            "Iterations after which the reference takes the actor's weights, again and again; they "

@@ -30,6 +30,7 @@ std::string source_name_problem(std::string_view name) {
 
 bool needs_reference(const Options& options, Command command) {
   if (command == Command::dpo) return traits(options.algo.dpo.form()).reference;
+  if (command == Command::sft) return options.algo.distill.coef > 0;
   return command == Command::ppo && options.needs_reference();
 }
 

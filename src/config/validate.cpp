@@ -415,6 +415,7 @@ void Checks::preference() {
       "actor.ptx_coef and data.pretrain_dataset are for ppo (", to_string(command_),
       " learns from data.dataset)");
   if (command_ == Command::dpo) add(dpo_mistakes(o_));
+  add(distill_mistakes(o_, command_));
 }
 
 void Checks::evaluation() {
@@ -475,8 +476,7 @@ void Checks::files() {
   file("model.path", o_.model.path);
   file("model.shape", o_.model.shape);
   data_files();
-  if (command_ == Command::ppo || command_ == Command::dpo)
-    file("reference.path", o_.reference.path);
+  if (command_ != Command::rm) file("reference.path", o_.reference.path);
   if (command_ == Command::ppo) {
     if (o_.has_critic()) file("critic.path", o_.critic.path);
     for (size_t i = 0; i < o_.reward.source.size(); ++i)

@@ -142,4 +142,83 @@ std::vector<std::string> dpo_mistakes(const Options& options) {
   return mistakes.take();
 }
 
+namespace {
+
+// What sft compares, beside the keys that ppo has, too.
+DistillOptions of_distributions(const DistillOptions& distill) {
+  DistillOptions out = distill;
+  const DistillOptions initial;
+  out.coef = initial.coef;
+  out.policy = initial.policy;
+  out.discount = initial.discount;
+  out.loss_max = initial.loss_max;
+  return out;
+}
+
+void distribution_mistakes(const DistillOptions& distill, Mistakes& mistakes) {
+  const DistillOptions initial;
+  mistakes.refuse_if(
+      distill.policy != initial.policy || distill.discount != 0,
+      "algo.distill.policy and discount are for ppo (sft has no advantages): remove them");
+  mistakes.refuse_if(
+      distill.top_k == 0 && (distill.support != initial.support || distill.rest != initial.rest),
+      "algo.distill.support and rest are for algo.distill.top_k, and it is 0 (the "
+      "whole vocabulary is compared): set it, or remove them");
+  const bool partial = distill.rest == DistillRest::none;
+  mistakes.refuse_if(!partial && (distill.log_prob_min || distill.loss_max),
+                     "algo.distill.log_prob_min and loss_max are for algo.distill.rest = \"none\", "
+                     "and it is \"",
+                     to_string(distill.rest), "\" (they would have no effect): remove them");
+  mistakes.refuse_if(partial && distill.beta != 0,
+                     "algo.distill.rest = \"none\" with algo.distill.beta = ", distill.beta,
+                     " (over some of the tokens it is defined for the forward KL alone): use tail "
+                     "or renormalise");
+}
+
+void on_policy_mistakes(const Options& options, Mistakes& mistakes) {
+  const DistillOptions& distill = options.algo.distill;
+  mistakes.refuse_if(!(of_distributions(distill) == DistillOptions{}),
+                     "algo.distill: beta, temperature, top_k, support, rest, log_prob_min and "
+                     "nll_coef are for sft (ppo compares log-probs of the tokens that were drawn): "
+                     "remove them");
+  mistakes.refuse_if(options.algo.kl.init_coef != 0 || options.algo.kl.target,
+                     "algo.distill.coef = ", distill.coef,
+                     " with algo.kl.init_coef = ", options.algo.kl.init_coef,
+                     " (there is one frozen model, the teacher): set algo.kl.init_coef = 0");
+  mistakes.refuse_if(options.reference.sync_every > 0,
+                     "reference.sync_every with algo.distill.coef (the teacher stays): remove it");
+  const bool by_advantage = distill.policy == DistillPolicy::advantage;
+  mistakes.refuse_if(
+      !by_advantage && distill.discount > 0,
+      "algo.distill.discount is for algo.distill.policy = \"advantage\", and it is \"",
+      to_string(distill.policy), "\" (it would have no effect): remove it");
+  mistakes.refuse_if(
+      by_advantage && distill.loss_max,
+      "algo.distill.loss_max with algo.distill.policy = \"advantage\" (it would have "
+      "no effect): remove it");
+}
+
+}  // namespace
+
+std::vector<std::string> distill_mistakes(const Options& options, Command command) {
+  const DistillOptions& distill = options.algo.distill;
+  Mistakes mistakes;
+  if (distill.coef == 0) {
+    mistakes.refuse_if(!(distill == DistillOptions{}),
+                       "algo.distill without algo.distill.coef (it would have no effect): set "
+                       "algo.distill.coef = 1, or remove it");
+    mistakes.refuse_if(command == Command::sft && !options.reference.path.empty(),
+                       "reference.path with sft (it has no reference): remove it, or set "
+                       "algo.distill.coef, whose teacher it is");
+    return mistakes.take();
+  }
+  mistakes.refuse_if(command != Command::sft && command != Command::ppo, "algo.distill.coef with ",
+                     to_string(command), " (it is for sft and ppo): remove it");
+  mistakes.refuse_if(options.reference.path.empty(), "algo.distill.coef = ", distill.coef,
+                     " without reference.path (the teacher): name its folder");
+  if (command == Command::sft) distribution_mistakes(distill, mistakes);
+  if (command == Command::ppo) on_policy_mistakes(options, mistakes);
+  return mistakes.take();
+}
+
 }  // namespace trireme::config

@@ -11,5 +11,6 @@ namespace trireme::config {
 std::vector<std::string> policy_loss_mistakes(const Options& options);
 std::vector<std::string> estimator_mistakes(const Options& options);
 std::vector<std::string> dpo_mistakes(const Options& options);
+std::vector<std::string> distill_mistakes(const Options& options, Command command);
 
 }  // namespace trireme::config

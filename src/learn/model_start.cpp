@@ -124,6 +124,11 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
            "reference.path = ", options.reference.path, " has a vocabulary of ",
            start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");
+  if (options.algo.distill.coef > 0) {
+    const std::string problem = misread_tokens(options.reference.path, options);
+    VALIDATE(problem.empty(), ExitCode::bad_data, "reference.path = ", options.reference.path, ": ",
+             problem, ", so it cannot teach them: name a teacher with the student's tokenizer");
+  }
   return start;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "learn/distill_objective.hpp"
 #include "learn/preference_objectives.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/to_device.hpp"
@@ -98,6 +99,10 @@ std::unique_ptr<Objective> make_objective(const config::Options& options, config
                                           std::unique_ptr<zero::ShardedModel> reference) {
   switch (command) {
     case config::Command::sft:
+      if (reference) {
+        return make_distill_objective(options.algo.distill, options.train.logits_memory.count,
+                                      std::move(reference));
+      }
       return std::make_unique<SftObjective>(options.train.logits_memory.count);
     case config::Command::rm: return std::make_unique<RewardModelObjective>(options.algo.rm.loss);
     case config::Command::dpo:

@@ -12,6 +12,7 @@
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/device_sums.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/ppo/distillation.hpp"
 #include "trireme/ppo/entropy_filter.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -123,6 +124,13 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                              batch.actions.segments,
                              batch.column(experience.sample_log_probs)};
   input.keep = keep;
+  const config::DistillOptions& distill = options.algo.distill;
+  const at::Tensor teacher =
+      distill.coef > 0 ? batch.column(experience.ref_log_probs) : at::Tensor{};
+  if (teacher.defined() && distill.policy == config::DistillPolicy::policy_gradient) {
+    input.advantages =
+        input.advantages + ppo::clipped_teacher_advantages(head.log_probs, teacher, distill);
+  }
   if (how.correction.level == config::CorrectionLevel::segment)
     input.written = written_segments(batch, experience.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
@@ -132,6 +140,12 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
     kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs,
                       batch.mask, batch.actions.segments, options.algo.kl, normalizer);
     loss = loss.add(kl, kl_coefficient);
+  }
+  if (teacher.defined() && (distill.policy == config::DistillPolicy::k2 ||
+                            distill.policy == config::DistillPolicy::k3)) {
+    kl = ppo::aggregate(ppo::teacher_divergence(head.log_probs, teacher, distill), batch.mask,
+                        batch.actions.segments, how.aggregation, normalizer);
+    loss = loss.add(kl, distill.coef);
   }
   if (const auto& coefficient = options.actor.entropy_coef) {
     entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);

@@ -50,6 +50,11 @@ constexpr int64_t host_process = 176 * mib;
 constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
 constexpr int64_t heap_share = 50;
 constexpr int64_t product_code = 37 * mib;  // base::bound_product_caches(), full
+// kernels/row_losses.cpp: of a chunk of logits in fp32, and tensors of that size at a time.
+constexpr int64_t distill_chunk_bytes(Place place) {
+  return (place == Place::device ? 128 : 16) * mib;
+}
+constexpr int64_t distill_chunk_tensors = 10;
 constexpr int64_t bytes_per_sample_token =
     64;  // ids, masks, log-probs, values, advantages, and the copies that travel
 
@@ -255,10 +260,24 @@ class RankLedger {
     } else if (models.reference) {
       sharded("reference", *models.reference, group, Training::frozen, false, options().max_len());
       scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
+      if (job_.command == config::Command::sft) teacher(*models.reference, tokens);
     }
     if (place_ == Place::device) host_mirrors(group);
     if (place_ == Place::host || options().train.optimizer_offload)
       copies_aside(static_cast<int>(group.size()));
+  }
+
+  // learn/distill_objective.cpp
+  void teacher(const ModelLayout& model, int64_t tokens) {
+    const config::DistillOptions& distill = options().algo.distill;
+    const int64_t vocabulary = head_rows(model);
+    const int64_t row = distill.by_teacher() ? std::min(distill.top_k, vocabulary) * (8 + 4)
+                                             : vocabulary * element();
+    add("reference", "the teacher's logits of a micro-batch", tokens * row,
+        phase_bit(Phase::forward) | phase_bit(Phase::head), Accuracy::estimate);
+    const int64_t chunk = std::min(distill_chunk_bytes(place_), tokens * vocabulary * 4);
+    add("reference", "distributions of some rows", chunk * distill_chunk_tensors,
+        phase_bit(Phase::head), Accuracy::estimate);
   }
 
   // Blocks that are not run again keep all their operators saved (train.recompute).

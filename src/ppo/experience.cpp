@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/ppo/advantages.hpp"
+#include "trireme/ppo/distillation.hpp"
 #include "trireme/ppo/kl.hpp"
 
 namespace trireme::ppo {
@@ -226,6 +227,7 @@ PipelineOptions pipeline_options(const config::Options& options, double kl_coef)
   for (const config::RewardSource& source : options.reward.source)
     out.source_weights.push_back(source.weight);
   out.no_std_norm = options.algo.advantage.no_std_norm;
+  out.distill = options.algo.distill;
   return out;
 }
 
@@ -273,6 +275,13 @@ void spread_rewards(Experience& experience, PipelineReport& report, const Pipeli
                                        options.kl_coef, options.clip_range);
   set_advantages(experience, report, kl, options);
   whiten_over_batch(experience, options, sum);
+  const config::DistillOptions& distill = options.distill;
+  if (distill.coef > 0 && distill.policy == config::DistillPolicy::advantage) {
+    experience.advantages =
+        experience.advantages + teacher_advantages(experience.rollout_log_probs,
+                                                   experience.ref_log_probs, experience.mask,
+                                                   segments, distill);
+  }
   const Tensor actions = segments.sums(experience.mask.to(at::kFloat));
   report.kl = to_vector(segments.sums(kl) / at::clamp_min(actions, 1.0));
   report.returns = to_vector(segments.sums(report.token_rewards));

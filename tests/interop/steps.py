@@ -69,25 +69,36 @@ def batches(rows, hf):
         yield ids, attended, targets
 
 
+def launcher(ranks):
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [] if ranks == 1 else ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+
+
+def optimizer_keys(hyper):
+    return [f"actor.adam.lr={hyper['lr']}", f"actor.adam.betas={hyper['betas']}", f"actor.adam.eps={hyper['eps']}",
+            f"actor.adam.weight_decay={hyper['weight_decay']}", f"actor.warmup_ratio={hyper['warmup_ratio']}",
+            f"actor.min_lr_ratio={hyper['min_lr_ratio']}", f"actor.max_norm={hyper['clip']}"]
+
+
+def remove(folder):
+    subprocess.run(["rm", "-r", folder], check=True)
+
+
 def ours(program, folder, ranks, keys):
     """The same of `trireme sft`."""
     from safetensors.torch import load_file
     run = folder / "run"
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    launcher = [] if ranks == 1 else ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     fixed = [f"run.dir={run}", f"run.iterations={STEPS}", "run.device=cpu", f"model.path={folder / 'model'}",
-             f'data.dataset=["{folder / "data.jsonl"}"]', "data.shuffle=false", f"train.batch_size={ROWS}", f"actor.adam.lr={HYPER['lr']}",
-             f"actor.adam.betas={HYPER['betas']}", f"actor.adam.eps={HYPER['eps']}", f"actor.adam.weight_decay={HYPER['weight_decay']}",
-             f"actor.warmup_ratio={HYPER['warmup_ratio']}", f"actor.min_lr_ratio={HYPER['min_lr_ratio']}", f"actor.max_norm={HYPER['clip']}",
+             f'data.dataset=["{folder / "data.jsonl"}"]', "data.shuffle=false", f"train.batch_size={ROWS}", *optimizer_keys(HYPER),
              "ckpt.interval=0", "ckpt.resume=never", "ckpt.save_hf=end"]
     deck = folder / "deck.toml"
     deck.write_text("")
-    program.run("sft", deck, *fixed, *keys, launcher=launcher)
+    program.run("sft", deck, *fixed, *keys, launcher=launcher(ranks))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     parameters = {}
     for file in sorted((run / "hf").glob("*.safetensors")):
         parameters |= load_file(file)
-    subprocess.run(["rm", "-r", run], check=True)
+    remove(run)
     return [[line[key] for line in lines] for key in ("loss", "grad_norm", "lr")] + [parameters]
 
 

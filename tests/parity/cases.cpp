@@ -31,6 +31,8 @@ constexpr std::array families{
     Family{"gdpo", check_gdpo},
     Family{"rpp", check_reinforce_plus_plus},
     Family{"turns", check_turns},
+    Family{"opd", check_on_policy_distillation},
+    Family{"kd", check_distillation},
     Family{"dpo", check_dpo, both},
     Family{"kto", check_kto, both},
     Family{"orpo", check_orpo, both},

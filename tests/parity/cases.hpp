@@ -50,6 +50,9 @@ void check_combination(const GoldenCase& c);
 void check_gdpo(const GoldenCase& c);
 void check_reinforce_plus_plus(const GoldenCase& c);
 void check_turns(const GoldenCase& c);
+// distill_cases.cpp
+void check_on_policy_distillation(const GoldenCase& c);
+void check_distillation(const GoldenCase& c);
 // preference_cases.cpp
 void check_dpo(const GoldenCase& c);
 void check_kto(const GoldenCase& c);

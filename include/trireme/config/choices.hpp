@@ -199,6 +199,27 @@ struct Words<OrpoNll> {
   static constexpr std::string_view list[] = {"sequence", "response"};
 };
 
+// F45: a teacher's part in ppo. advantage: the log-ratio at sampling, negated, is added to the
+// advantages; policy_gradient: the current one, clipped; k2, k3: F7 of it is added to the loss.
+enum class DistillPolicy { advantage, policy_gradient, k2, k3 };
+template <>
+struct Words<DistillPolicy> {
+  static constexpr std::string_view list[] = {"advantage", "policy_gradient", "k2", "k3"};
+};
+
+// F47: whose most likely tokens a distillation looks at, and what becomes of the others' mass: left
+// out, one more token, or both distributions are divided by their mass on these.
+enum class DistillSupport { teacher, student };
+template <>
+struct Words<DistillSupport> {
+  static constexpr std::string_view list[] = {"teacher", "student"};
+};
+enum class DistillRest { tail, renormalise, none };
+template <>
+struct Words<DistillRest> {
+  static constexpr std::string_view list[] = {"tail", "renormalise", "none"};
+};
+
 // F7
 enum class KlEstimator { k1, k2, k3 };
 template <>

@@ -275,6 +275,25 @@ struct DpoOptions {
   bool operator==(const DpoOptions&) const = default;
 };
 
+// Distillation: the student is the trained model, the teacher is reference.path.
+struct DistillOptions {
+  double coef = 0;  // weight of the divergence; 0: there is no teacher
+  // of ppo
+  DistillPolicy policy = DistillPolicy::advantage;
+  double discount = 0;
+  // of sft
+  double nll_coef = 0;  // weight of the language-model loss on the data beside it
+  double beta = 0;
+  double temperature = 1;
+  int64_t top_k = 0;  // 0: the whole vocabulary
+  DistillSupport support = DistillSupport::teacher;
+  DistillRest rest = DistillRest::tail;
+  std::optional<double> log_prob_min;  // rest = none: least log-prob of either
+  std::optional<double> loss_max;      // most of a token's divergence; of ppo, too
+  bool by_teacher() const { return top_k > 0 && support == DistillSupport::teacher; }
+  bool operator==(const DistillOptions&) const = default;
+};
+
 struct RmOptions {
   PreferenceLoss loss = PreferenceLoss::sigmoid;
   bool operator==(const RmOptions&) const = default;
@@ -284,6 +303,7 @@ struct AlgoOptions {
   AdvantageOptions advantage;
   KlOptions kl;
   DpoOptions dpo;
+  DistillOptions distill;
   RmOptions rm;
   bool dynamic_filtering_enable = false;
   Range dynamic_filtering_range{0, 1};
@@ -428,7 +448,9 @@ struct Options {
 
   // Zero means "as elsewhere" for some keys; these say what is meant.
   // Whether the algorithm looks at the reference policy at all.
-  bool needs_reference() const { return algo.kl.init_coef != 0 || algo.kl.target.has_value(); }
+  bool needs_reference() const {
+    return algo.kl.init_coef != 0 || algo.kl.target.has_value() || algo.distill.coef > 0;
+  }
   bool has_critic() const { return traits(algo.advantage.estimator).critic; }
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
   int64_t rollout_micro_batch_tokens() const {

@@ -69,8 +69,8 @@ class Objective {
   }
 };
 
-// `reference`: the frozen model of dpo where its loss has one (config::needs_reference); else null.
-// Local.
+// `reference`: the frozen model of dpo where its loss has one, the teacher of sft
+// (config::needs_reference); else null. Local.
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference);
 

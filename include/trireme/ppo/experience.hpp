@@ -75,6 +75,7 @@ struct PipelineOptions {
   GaeOptions gae;
   bool no_std_norm = false;
   std::vector<double> source_weights = {};  // of reward sources
+  config::DistillOptions distill = {};      // coef 0: the reference is no teacher
 
   // Sources whose numbers the estimator compares on their own.
   size_t parts() const {

@@ -310,6 +310,56 @@ TEST(Validate, PreferenceLosses) {
   EXPECT_THAT(selection_metrics(labelled, Command::dpo), ElementsAre("eval_loss", "eval_margin"));
 }
 
+TEST(Validate, Teachers) {
+  const auto refused = [](Command command, auto change, const char* words) {
+    Options o = good();
+    o.data.dataset = {"texts.jsonl"};
+    o.reference.path = "teacher";
+    o.algo.distill.coef = 1;
+    o.algo.kl.init_coef = 0;
+    change(o);
+    EXPECT_THAT(refusal(o, command), HasSubstr(words));
+  };
+  for (const Command command : {Command::sft, Command::ppo}) {
+    refused(
+        command, [](Options& o) { o.reference.path.clear(); }, "without reference.path");
+    refused(
+        command, [](Options& o) { o.algo.distill.coef = 0, o.algo.distill.top_k = 3; },
+        "algo.distill without algo.distill.coef");
+  }
+  refused(
+      Command::dpo, [](Options&) {}, "algo.distill.coef with dpo");
+  refused(
+      Command::sft, [](Options& o) { o.algo.distill.coef = 0; }, "reference.path with sft");
+  refused(
+      Command::sft, [](Options& o) { o.algo.distill.policy = DistillPolicy::k3; }, "are for ppo");
+  refused(
+      Command::sft, [](Options& o) { o.algo.distill.rest = DistillRest::none; },
+      "are for algo.distill.top_k");
+  refused(
+      Command::sft, [](Options& o) { o.algo.distill.top_k = 3, o.algo.distill.loss_max = 1; },
+      "are for algo.distill.rest");
+  refused(
+      Command::sft,
+      [](Options& o) {
+        o.algo.distill.top_k = 3, o.algo.distill.rest = DistillRest::none;
+        o.algo.distill.beta = 0.5;
+      },
+      "forward KL alone");
+  refused(
+      Command::ppo, [](Options& o) { o.algo.distill.beta = 0.5; }, "are for sft");
+  refused(
+      Command::ppo, [](Options& o) { o.algo.kl.init_coef = 0.01; }, "set algo.kl.init_coef = 0");
+  refused(
+      Command::ppo, [](Options& o) { o.reference.sync_every = 1; }, "the teacher stays");
+  refused(
+      Command::ppo,
+      [](Options& o) { o.algo.distill.policy = DistillPolicy::k2, o.algo.distill.discount = 0.5; },
+      "algo.distill.discount is for");
+  refused(
+      Command::ppo, [](Options& o) { o.algo.distill.loss_max = 1; }, "algo.distill.loss_max");
+}
+
 TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.train.batch_size = 100; }),
               HasSubstr("train.batch_size 100 does not divide the 1024 sequences"));
