@@ -25,5 +25,6 @@ job=${SLURM_JOB_ID:-none}
 nodes=${SLURM_JOB_NUM_NODES:-1}
 ranks=${SLURM_NTASKS:-$((nodes * ${SLURM_NTASKS_PER_NODE:-1}))}
 restart=${SLURM_RESTART_COUNT:-0}
-# shellcheck source=inputs/selftest/phases.sh
+export batch_script job nodes ranks restart
+# shellcheck disable=SC1091  # lies beside the inputs
 . "$TRIREME_HOME/inputs/selftest/phases.sh"

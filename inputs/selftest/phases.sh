@@ -19,7 +19,7 @@ compared="reward policy_loss entropy grad_norm response_length"
 say() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
 
 # Text as a JSON string.
-quoted() { printf '"%s"' "$(sed -e 's/\\/\\\\/g; s/"/\\"/g' <<<"$1" | tr '\n\t' '  ')"; }
+quoted() { printf '"%s"' "$(printf '%s' "$1" | sed -e 's/\\/\\\\/g; s/"/\\"/g' | tr '\n\t' '  ')"; }
 
 # row PART VERDICT NAME VALUE ...: numbers, true, false and null as they are, all else as text.
 row() {
@@ -42,10 +42,12 @@ run() {
     TRIREME_SWEEP='' TRIREME_MAX_RETRIES=0 bash "$batch_script" >>"$root/$1.log" 2>&1 || rc=$?
 }
 
-# deck PART FAULTS: grpo.toml with these injected faults.
+# deck PART FAULTS: grpo.toml with these injected faults. srun ends the other ranks of one that was killed by a signal that asks for a last save, which waits for
+# the dead rank as long as run.term_grace says.
 deck() {
   {
-    cat "$TRIREME_HOME/inputs/selftest/grpo.toml"
+    sed "s|\"inputs/|\"$TRIREME_HOME/inputs/|" "$TRIREME_HOME/inputs/selftest/grpo.toml" |  # a job may run elsewhere
+      sed "s/^\[run\]$/[run]\nterm_grace = 5/"
     [ -z "$2" ] || printf '\n[fault]\nat = [%s]\n' "$2"
   } >"$root/$1.toml"
 }
@@ -74,14 +76,14 @@ error_of() {
       awk -v key="$key" '{ want[NR] = $1; have[NR] = $2; size = $1 < 0 ? -$1 : $1; if (size > most) most = size }
         END { for (i = 1; i <= NR; i++) { size = want[i] < 0 ? -want[i] : want[i]; if (size < most / 100) size = most / 100
                 error = have[i] ~ /^-?[0-9]/ && want[i] != "" ? have[i] - want[i] : 1e9; if (error < 0) error = -error
-                printf "%.3g %s of iteration %d is %s, stored %s\n", size > 0 ? error / size : error, key, i, have[i], want[i] } }'
+                printf "%.3g %s of iteration %d is %s, stored %s\n", (size > 0 ? error / size : error), key, i, have[i], want[i] } }'
   done | sort -g | tail -n 1
 }
 
 learning_part() {
   local largest sync speed bound
   deck learning ''
-  run learning ppo "model.shape=$TRIREME_SELFTEST_SHAPE"
+  run learning ppo "model.shape=$shape"
   if [ "$rc" != 0 ]; then row learning failed exit_code "$rc" problem "$(tail_of learning)"; return; fi
   sync=$(tail -n 1 "$root/learning/metrics.jsonl" | grep -o '"weight_sync": {[^}]*}' || true)
   speed=$(sed -n 's/.*"gb_per_second": \([^,}]*\).*/\1/p' <<<"$sync")
@@ -102,8 +104,8 @@ learning_part() {
 killed_part() {
   local victim=$((ranks - 1)) died seconds
   rm -rf "$root/killed"              # of a start that was ended by something else
-  deck killed "\"open:$victim:train:2:1\", \"kill:$victim:train:2\""
-  run killed ppo "model.shape=$TRIREME_SELFTEST_SHAPE"
+  deck killed "\"open:$victim:actor step:2:1\", \"kill:$victim:actor step:2\""
+  run killed ppo "model.shape=$shape"
   seconds=$(date +%s.%N)
   died=$(stat -c %.Y "$root/killed/.gate-1" 2>/dev/null || true)
   if [ -z "$died" ]; then row killed failed exit_code "$rc" problem "the rank was not killed: $(tail_of killed)"; return; fi
@@ -121,15 +123,15 @@ killed_part() {
 requeued_part() {
   local key how="the job came back" differing=''
   if [ ! -e "$root/requeued.toml" ]; then
-    deck requeued '"signal:*:train:6:10"'
-    run requeued ppo "model.shape=$TRIREME_SELFTEST_SHAPE"
+    deck requeued '"signal:*:actor step:6:10"'
+    run requeued ppo "model.shape=$shape"
     if [ "$rc" != 75 ]; then row requeued failed exit_code "$rc" problem "exit code 75 was expected: $(tail_of requeued)"; return; fi
     if grep -q '  submitted ' "$root/requeued.log"; then say "the rest is the successor's: $(grep '  submitted ' "$root/requeued.log" | tail -n 1)"; exit 75; fi
     sleep 30                         # Slurm takes a moment to end a job that it has requeued
     say "the job was not requeued: going on in this one"
     touch "$root/.same-job"
   fi
-  run requeued ppo "model.shape=$TRIREME_SELFTEST_SHAPE"
+  run requeued ppo "model.shape=$shape"
   [ ! -e "$root/.same-job" ] || how="in the same job: $(grep -E 'requeue|qsub|SUCCESSOR' "$root/requeued.log" | tail -n 1)"
   if [ "$rc" != 0 ]; then row requeued failed exit_code "$rc" problem "$(tail_of requeued)" how "$how"; return; fi
   for key in $compared kl tokens lr; do
@@ -173,8 +175,9 @@ finish() {
 }
 
 if [ -z "$root" ]; then echo "TRIREME_SELFTEST_DIR is empty: a new folder on the parallel file system" >&2; exit 78; fi
-cd "$TRIREME_HOME" || exit 66        # the deck's paths
-expected=inputs/selftest/expected-$(basename "$TRIREME_SELFTEST_SHAPE").txt
+shape=$TRIREME_SELFTEST_SHAPE
+[[ $shape = /* ]] || shape=$TRIREME_HOME/$shape
+expected=$TRIREME_HOME/inputs/selftest/expected-$(basename "$TRIREME_SELFTEST_SHAPE").txt
 mkdir -p "$root"
 if [ "$restart" = 0 ] && ls "$root"/*.json >/dev/null 2>&1; then echo "TRIREME_SELFTEST_DIR=$root has results of another self-test: name a new folder" >&2; exit 73; fi
 for part in $parts; do

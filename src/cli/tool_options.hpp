@@ -2,8 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <map>
-#include <string>
 
 #include "cli/common_options.hpp"
 #include "trireme/tools/commands.hpp"
@@ -20,13 +18,8 @@ inline void add_options(CLI::App& app, tools::InitCommand& c) {
 }
 
 inline void add_options(CLI::App& app, tools::ImportCommand& c) {
-  std::map<std::string, config::Origin> origins;
-  for (const config::Origin origin :
-       {config::Origin::openrlhf, config::Origin::trl, config::Origin::verl})
-    origins.emplace(config::to_string(origin), origin);
-  app.add_option("system", c.origin, "openrlhf, trl or verl")
-      ->required()
-      ->transform(CLI::CheckedTransformer(origins));
+  add_words(app, "system", c.origin, "openrlhf, trl or verl");
+  app.get_option("system")->required();
   app.add_option("file", c.input,
                  "A script with the command line, a YAML or JSON file, or a Python file with a "
                  "...Config(...)");

@@ -8,39 +8,6 @@
 namespace trireme::config {
 namespace {
 
-constexpr ForeignWord words[] = {
-    {Origin::verl, "algo.advantage.estimator", "grpo", "group_norm"},
-    {Origin::trl, "algo.advantage.estimator", "grpo", "group_norm"},
-    {Origin::openrlhf, "algo.advantage.estimator", "grpo", "group_norm"},
-    {Origin::trl, "algo.advantage.estimator", "group", "group_norm"},
-    {Origin::trl, "algo.advantage.estimator", "true", "group_norm"},
-    {Origin::trl, "algo.advantage.estimator", "none", "dr_grpo"},
-    {Origin::trl, "algo.advantage.estimator", "false", "dr_grpo"},
-    {Origin::openrlhf, "algo.advantage.estimator", "reinforce++", "reinforce"},
-    {Origin::verl, "algo.kl.estimator", "kl", "k1"},
-    {Origin::verl, "algo.kl.estimator", "mse", "k2"},
-    {Origin::verl, "algo.kl.estimator", "low_var_kl", "k3"},
-    {Origin::trl, "actor.loss_agg_mode", "grpo", "seq-mean-token-mean"},
-    {Origin::trl, "actor.loss_agg_mode", "bnpo", "token-mean"},
-    {Origin::trl, "actor.loss_agg_mode", "dapo", "token-mean"},
-    {Origin::trl, "actor.loss_agg_mode", "dr_grpo", "seq-mean-token-sum-norm"},
-    {Origin::trl, "actor.policy_loss_type", "token", "ppo"},
-    {Origin::trl, "actor.policy_loss_type", "sequence", "gspo"},
-    {Origin::verl, "actor.policy_loss_type", "vanilla", "ppo"},
-    {Origin::verl, "actor.policy_loss_type", "geo_mean", "gmpo"},
-    {Origin::trl, "actor.lr_scheduler", "cosine", "cosine_with_min_lr"},
-    {Origin::verl, "actor.lr_scheduler", "cosine", "cosine_with_min_lr"},
-    {Origin::openrlhf, "actor.lr_scheduler", "cosine", "cosine_with_min_lr"},
-    {Origin::trl, "actor.lr_scheduler", "constant", "constant_with_warmup"},
-    {Origin::verl, "actor.lr_scheduler", "constant", "constant_with_warmup"},
-    {Origin::openrlhf, "actor.lr_scheduler", "constant", "constant_with_warmup"},
-    {Origin::trl, "model.dtype", "bfloat16", "bf16"},
-    {Origin::trl, "model.dtype", "float32", "fp32"},
-    {Origin::openrlhf, "model.dtype", "bfloat16", "bf16"},
-    {Origin::openrlhf, "model.dtype", "float32", "fp32"},
-    {Origin::verl, "ckpt.resume", "disable", "never"},
-};
-
 bool same_name(Origin origin, std::string_view ours, std::string_view given) {
   if (origin == Origin::verl) return ours == given;
   return std::ranges::equal(ours, given, [](char a, char b) { return a == (b == '-' ? '_' : b); });
@@ -75,13 +42,12 @@ const ForeignName* foreign_name(Origin origin, std::string_view name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-std::span<const ForeignWord> foreign_words() { return words; }
-
 std::string_view word_here(Origin origin, std::string_view key, std::string_view word) {
+  const auto words = foreign_words();
   const auto found = std::ranges::find_if(words, [&](const ForeignWord& entry) {
     return entry.origin == origin && entry.key == key && entry.word == word;
   });
-  return found == std::end(words) ? word : found->here;
+  return found == words.end() ? word : found->here;
 }
 
 std::string foreign_table_markdown(Origin origin) {
@@ -92,7 +58,7 @@ std::string foreign_table_markdown(Origin origin) {
     out += base::text("| `", entry.name, "` | ", here, " | ", entry.note, " |\n");
   }
   out += "\n| key | their word | here |\n| --- | --- | --- |\n";
-  for (const ForeignWord& entry : words) {
+  for (const ForeignWord& entry : foreign_words()) {
     if (entry.origin == origin)
       out += base::text("| `", entry.key, "` | `", entry.word, "` | `", entry.here, "` |\n");
   }
@@ -114,7 +80,7 @@ std::string foreign_hint(std::string_view name) {
 std::string foreign_word_hint(std::string_view key, std::string_view word) {
   std::string owners;
   std::string_view here;
-  for (const ForeignWord& entry : words) {
+  for (const ForeignWord& entry : foreign_words()) {
     if (entry.key != key || entry.word != word) continue;
     here = entry.here;
     owners += base::text(owners.empty() ? "" : " and ", name_of(entry.origin));

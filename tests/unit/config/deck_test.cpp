@@ -270,7 +270,7 @@ TEST(Deck, HostileTexts) {
   EXPECT_THAT(mistakes("[run]\nseed = 99999999999999999999"), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run]\nname = \"\xff\""), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run"), HasSubstr("a.toml:1"));
-  EXPECT_THAT(mistakes("seed = 1"), HasSubstr("seed is no key (keys stand in a section"));
+  EXPECT_THAT(mistakes("wish = 1"), HasSubstr("wish is no key (keys stand in a section"));
 }
 
 // Whatever a damaged deck says, it is an error or a deck that dumps and reads back.

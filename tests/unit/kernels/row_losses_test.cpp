@@ -14,16 +14,16 @@ namespace {
 using at::Tensor;
 
 // Rows of more than one chunk on the host: 16 MiB of fp32 logits.
-constexpr int64_t vocabulary = 70'000, width = 16, rows = 150;
+constexpr int64_t many_tokens = 70'000, row_width = 16, row_count = 150;
 
-Tensor normal_tensor(at::IntArrayRef shape, double scale, uint64_t seed) {
+Tensor drawn(at::IntArrayRef shape, double scale, uint64_t seed) {
   return at::normal(0.0, scale, shape, at::make_generator<at::CPUGeneratorImpl>(seed));
 }
 
 class RowLosses : public testing::TestWithParam<at::ScalarType> {
  protected:
   Tensor leaf(at::IntArrayRef shape, double scale, uint64_t seed) const {
-    return normal_tensor(shape, scale, seed).to(GetParam()).requires_grad_(true);
+    return drawn(shape, scale, seed).to(GetParam()).requires_grad_(true);
   }
   double tolerance() const { return GetParam() == at::kFloat ? 1e-4 : 3e-2; }
   void expect_near(const Tensor& got, const Tensor& wanted, const char* what) const {
@@ -34,22 +34,22 @@ class RowLosses : public testing::TestWithParam<at::ScalarType> {
 };
 
 // Each row has a formula of its own: its place counts, so that a chunk that starts elsewhere shows.
-Tensor formula(const Tensor& logits, int64_t first) {
+Tensor row_formula(const Tensor& logits, int64_t first) {
   const Tensor place = at::arange(first, first + logits.size(0)).to(at::kFloat) * 0.01 + 1;
   const Tensor log_p = at::log_softmax(logits * place.unsqueeze(1), -1);
   return -(log_p.exp() * log_p).sum(-1) * place;
 }
 
 TEST_P(RowLosses, EqualThePlainFormula) {
-  ASSERT_LT(kernels::rows_of_chunk(vocabulary, at::kCPU), rows / 2) << "several chunks";
-  const Tensor hidden = leaf({rows, width}, 1, 1), weight = leaf({vocabulary, width}, 0.3, 2),
-               flow = normal_tensor({rows}, 1, 3);
-  const Tensor wanted = formula(at::linear(hidden, weight).to(at::kFloat), 0);
+  ASSERT_LT(kernels::rows_of_chunk(many_tokens, at::kCPU), row_count / 2) << "several chunks";
+  const Tensor hidden = leaf({row_count, row_width}, 1, 1),
+               weight = leaf({many_tokens, row_width}, 0.3, 2), flow = drawn({row_count}, 1, 3);
+  const Tensor wanted = row_formula(at::linear(hidden, weight).to(at::kFloat), 0);
   (wanted * flow).sum().backward();
   const Tensor hidden_grad = hidden.grad().clone(), weight_grad = weight.grad().clone();
   hidden.mutable_grad() = Tensor{};
   weight.mutable_grad() = Tensor{};
-  const Tensor got = kernels::row_losses(hidden, weight, formula);
+  const Tensor got = kernels::row_losses(hidden, weight, row_formula);
   (got * flow).sum().backward();
   expect_near(got.detach(), wanted.detach(), "losses");
   expect_near(hidden.grad(), hidden_grad, "gradient of the hidden states");
@@ -57,25 +57,25 @@ TEST_P(RowLosses, EqualThePlainFormula) {
 }
 
 TEST_P(RowLosses, AddToTheWeightsOwnGradient) {
-  const Tensor hidden = leaf({3, width}, 1, 1), weight = leaf({50, width}, 0.3, 2);
-  kernels::row_losses(hidden, weight, formula).sum().backward();
+  const Tensor hidden = leaf({3, row_width}, 1, 1), weight = leaf({50, row_width}, 0.3, 2);
+  kernels::row_losses(hidden, weight, row_formula).sum().backward();
   const Tensor once = weight.grad().to(at::kFloat);
-  const Tensor slot = at::ones({50, width});
+  const Tensor slot = at::ones({50, row_width});
   if (GetParam() == at::kFloat) {
     weight.mutable_grad() = slot;
-    kernels::row_losses(hidden, weight, formula).sum().backward();
+    kernels::row_losses(hidden, weight, row_formula).sum().backward();
     EXPECT_EQ(weight.grad().data_ptr(), slot.data_ptr());
     expect_near(slot - 1, once, "what was added");
   }
   weight.set_requires_grad(false);  // a frozen head
   hidden.mutable_grad() = Tensor{};
-  kernels::row_losses(hidden, weight, formula).sum().backward();
+  kernels::row_losses(hidden, weight, row_formula).sum().backward();
   EXPECT_TRUE(hidden.grad().defined());
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RowLosses, testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) {
-                           return info.param == at::kFloat ? "fp32" : "bf16";
+                         [](const auto& type) {
+                           return type.param == at::kFloat ? "fp32" : "bf16";
                          });
 
 }  // namespace
