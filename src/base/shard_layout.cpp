@@ -82,6 +82,17 @@ ShardLayout ShardLayout::whole(std::vector<TensorSpec> tensors, int ranks) {
   return sliced(std::move(tensors), ranks, std::move(none));
 }
 
+ShardLayout ShardLayout::select(const std::vector<size_t>& tensors) const {
+  ShardLayout out;
+  out.ranks_ = ranks_;
+  for (const size_t tensor : tensors) {
+    EXPECT(tensor < tensors_.size());
+    out.tensors_.push_back(tensors_[tensor]);
+    if (!slicing_.empty()) out.slicing_.push_back(slicing_[tensor]);
+  }
+  return out;
+}
+
 int64_t ShardLayout::rows_per_rank(const TensorSpec& tensor, int ranks) {
   return ceil_div(tensor.rows(), static_cast<int64_t>(ranks));
 }

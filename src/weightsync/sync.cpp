@@ -64,20 +64,63 @@ std::string describe(const SyncTotals& totals) {
   return out;
 }
 
+namespace {
+
+// Of what is given for each tensor, what belongs to some of them; of an empty list nothing.
+template <class T>
+std::vector<T> select(std::vector<T> all, const std::vector<size_t>& tensors) {
+  if (all.empty() || tensors.empty()) return all;
+  std::vector<T> out;
+  for (const size_t tensor : tensors) out.push_back(all.at(tensor));
+  return out;
+}
+
+}  // namespace
+
 WeightSync::WeightSync(const comm::CommView& comm, const base::ShardLayout& source,
                        const base::ShardLayout& target, const Members& members,
                        const SyncOptions& options)
-    : engine_(std::make_unique<Engine>(comm, source, target, members, options)) {}
+    : comm_(comm), source_(source), target_(target), members_(members), options_(options) {
+  set_up({});
+}
 WeightSync::~WeightSync() = default;
+
+void WeightSync::set_up(const std::vector<size_t>& tensors) {
+  if (engine_ && moving_ == tensors) return;
+  engine_.reset();  // its windows make room
+  moving_ = tensors;
+  SyncOptions options = options_;
+  options.groups = select(options_.groups, tensors);
+  if (moving_ != options_.tensors) options.delta = DeltaScope::off;  // the next sync moves others
+  const auto layout = [&](const base::ShardLayout& all) {
+    return tensors.empty() ? all : all.select(tensors);
+  };
+  engine_ = std::make_unique<Engine>(comm_, layout(source_), layout(target_), members_, options);
+}
+
+Sources WeightSync::moved(const Sources& sources) const {
+  Sources out{select(sources.data, moving_), select(sources.changed, moving_)};
+  if (std::ranges::find(out.changed, nullptr) != out.changed.end()) out.changed.clear();
+  return out;
+}
+std::vector<void*> WeightSync::moved(std::span<void* const> targets) const {
+  return select(std::vector<void*>(targets.begin(), targets.end()), moving_);
+}
 
 SyncCounters WeightSync::run(int64_t version, const Sources& sources,
                              std::span<void* const> targets) {
-  return engine_->run(version, sources, {targets.begin(), targets.end()});
+  set_up(all_arrived_ ? options_.tensors : std::vector<size_t>{});
+  const SyncCounters counters = engine_->run(version, moved(sources), moved(targets));
+  all_arrived_ = true;
+  return counters;
 }
 std::string WeightSync::differences(const Sources& sources, std::span<void* const> targets) {
-  return engine_->differences(sources, targets);
+  return engine_->differences(moved(sources), moved(targets));
 }
-void WeightSync::forget() { engine_->forget(); }
+void WeightSync::forget() {
+  all_arrived_ = false;
+  engine_->forget();
+}
 int64_t WeightSync::version() const { return engine_->version(); }
 const Plan& WeightSync::plan() const { return engine_->plan(); }
 SyncTotals WeightSync::totals(const SyncCounters& counters) const {

@@ -79,6 +79,9 @@ class ShardLayout {
   // Every rank has everything.
   static ShardLayout whole(std::vector<TensorSpec> tensors, int ranks);
 
+  // Of some tensors, in this order, cut as they are here.
+  ShardLayout select(const std::vector<size_t>& tensors) const;
+
   int ranks() const { return ranks_; }
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   Block block(size_t tensor, int rank) const;

@@ -42,6 +42,8 @@ struct SyncOptions {
                                      // itself, on the host; empty: this thread only
   std::vector<std::string>
       groups{};  // [tensors] each one's group, for SyncTotals::changed; empty: not counted
+  std::vector<size_t> tensors{};  // that move after a sync of all: the others stay as they are (are
+                                  // frozen); empty: all
 };
 
 struct SyncCounters {
@@ -97,7 +99,7 @@ std::string describe(const SyncTotals& totals);
 // without them the sender keeps a copy of what it sent last.
 struct Sources {
   std::vector<const void*> data;  // [tensors] this rank's shard, dense; empty vector: not a source
-  std::vector<const uint64_t*> changed;  // [tensors] or empty
+  std::vector<const uint64_t*> changed;  // [tensors] or empty; null of what is frozen
 };
 
 // Where every target reads its sources' memory nothing moves: the ranks agree on the version, and
@@ -123,12 +125,12 @@ class WeightSync {
   // fit.
   SyncCounters run(int64_t version, const Sources& sources, std::span<void* const> targets);
 
-  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory,
-  // buckets that were passed on with their origin.
+  // Collective. Compares digests of every piece that the last sync moved in the sources' memory and
+  // in the targets' memory, buckets that were passed on with their origin.
   // "" when they agree; else which rank differs in which tensors, the same on every rank.
   std::string differences(const Sources& sources, std::span<void* const> targets);
 
-  // The next sync sends everything.
+  // The next sync sends everything, frozen tensors, too. The same on every rank.
   void forget();
   int64_t version() const;
   const Plan& plan() const;
@@ -140,6 +142,16 @@ class WeightSync {
 
  private:
   class Engine;
+  void set_up(const std::vector<size_t>& tensors);
+  Sources moved(const Sources& sources) const;
+  std::vector<void*> moved(std::span<void* const> targets) const;
+
+  comm::CommView comm_;
+  base::ShardLayout source_, target_;
+  Members members_;
+  SyncOptions options_;
+  std::vector<size_t> moving_;  // empty: all
+  bool all_arrived_ = false;    // once
   std::unique_ptr<Engine> engine_;
 };
 

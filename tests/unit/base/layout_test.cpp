@@ -188,6 +188,27 @@ TEST(CopyRun, HasTheCommonElementsOfAllPairsOfRectangles) {
   }
 }
 
+TEST(ShardLayout, SelectsTensorsAsTheyAreCut) {
+  std::vector<Slicing> slicing(4);
+  slicing[0] = {SliceAxis::rows, {0, 20, 50}};
+  slicing[2] = {SliceAxis::columns, {0, 6, 8}};
+  for (const auto& layout :
+       {ShardLayout::by_rows(tensors(), 2), ShardLayout::sliced(tensors(), 2, slicing),
+        ShardLayout::whole(tensors(), 2)}) {
+    for (const std::vector<size_t>& some :
+         {std::vector<size_t>{}, {0, 1, 2, 3}, {2}, {3, 0}, {1, 2}}) {
+      const ShardLayout part = layout.select(some);
+      ASSERT_EQ(part.ranks(), 2);
+      ASSERT_EQ(part.tensors().size(), some.size());
+      for (size_t i = 0; i < some.size(); ++i) {
+        EXPECT_EQ(part.tensors()[i].name, tensors()[some[i]].name);
+        for (int rank = 0; rank < 2; ++rank)
+          EXPECT_EQ(part.block(i, rank), layout.block(some[i], rank));
+      }
+    }
+  }
+}
+
 TEST(TensorSpec, ShapesBeyondSixtyThreeBitsAreRefused) {
   const TensorSpec vector{"v", {7}}, scalar{"s", {}}, cube{"c", {2, 3, 4}},
       huge{"h", {1, int64_t{1} << 40, int64_t{1} << 40}};

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
@@ -262,6 +263,53 @@ TEST(Sync, TotalsHaveTheChangedShareOfEachGroup) {
   EXPECT_EQ(totals.changed[1].group, "all");
   EXPECT_EQ(totals.changed[1].share, 1);
   EXPECT_THAT(describe(totals), testing::HasSubstr("all 100.00 %"));
+}
+
+// Frozen tensors move with the first sync, and with one after forget(); all bytes are those of what
+// moves.
+TEST(Sync, MovesSomeTensorsAfterAllOfThem) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const base::ShardLayout target = llama_slices(odd_shape(), 1);
+  const std::vector<size_t> some{1, 2, 4, target.tensors().size() - 1};
+  int64_t elements = 0;
+  for (const size_t t : some) elements += target.tensors()[t].elements();
+  for (const Roles& roles : role_mixes()) {
+    if (roles.members.targets[0].size() != 1) continue;
+    const int shards = static_cast<int>(roles.members.sources[0].size());
+    const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), shards);
+    for (const Transport& transport : transports()) {
+      SCOPED_TRACE(testing::Message() << roles.name << " " << transport.name);
+      SyncOptions options = transport.options;
+      const Members members = transport.of(roles.members);
+      WeightSync whole(world(), source, target, members, options);
+      options.tensors = some;
+      WeightSync part(world(), source, target, members, options);
+      Member got(source, target, roles.members, host), old(source, target, roles.members, host),
+          fresh(source, target, roles.members, host);
+      whole.run(1, old.sources(1, false), old.targets());
+      whole.forget();
+      whole.run(3, fresh.sources(3, false), fresh.targets());
+      EXPECT_EQ(part.totals(part.run(1, got.sources(1, false), got.targets())).weights,
+                2 * target.total_elements());
+      got.expect_version(1, false);
+      for (const int64_t version : {2, 3}) {
+        const auto counters = part.run(version, got.sources(version, false), got.targets());
+        EXPECT_EQ(part.totals(counters).weights, 2 * elements);
+        EXPECT_EQ(part.differences(got.sources(version, false), got.targets()), "");
+      }
+      const auto targets = got.targets();
+      for (size_t t = 0; t < targets.size(); ++t) {
+        const bool moves = std::ranges::find(some, t) != some.end();
+        EXPECT_EQ(std::memcmp(targets[t], (moves ? fresh : old).targets()[t],
+                              static_cast<size_t>(2 * target.block(t, 0).elements())),
+                  0)
+            << target.tensors()[t].name;
+      }
+      part.forget();
+      part.run(4, got.sources(4, false), got.targets());
+      got.expect_version(4, false);
+    }
+  }
 }
 
 // A byte changed on the way: every rank learns of it, and the next sync is whole again.
