@@ -73,6 +73,21 @@ bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(com
 
 }  // namespace
 
+std::vector<SlotGeometry> gradient_slots(const std::vector<SlotGeometry>& stages) {
+  std::vector<SlotGeometry> out;
+  for (const auto& [parameters, elements] : stages) {
+    SlotGeometry& slot = out.emplace_back();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].trainable) continue;
+      const int64_t end = i + 1 < parameters.size() ? parameters[i + 1].offset : elements;
+      slot.parameters.push_back(parameters[i]);
+      slot.parameters.back().offset = slot.elements;
+      slot.elements += end - parameters[i].offset;
+    }
+  }
+  return out;
+}
+
 TwoStageArena::TwoStageArena(const std::vector<SlotGeometry>& stages) {
   const auto size = [&stages](size_t s) {
     return base::round_up(stages[s].elements, align_elements);
@@ -106,7 +121,9 @@ ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int6
 
 RingLayout::RingLayout(std::vector<SlotGeometry> stages, DType weight_type)
     : stages_(std::move(stages)),
+      gradient_slots_(gradient_slots(stages_)),
       arena_(stages_),
+      gradient_arena_(gradient_slots_),
       storage_(stages_, 1),
       element_(static_cast<int64_t>(size_of(weight_type))),
       held_(stages_.size()),
@@ -114,7 +131,7 @@ RingLayout::RingLayout(std::vector<SlotGeometry> stages, DType weight_type)
 
 int64_t RingLayout::slice_elements(int stage) const {
   int64_t sum = 0;
-  for (const auto& parameter : parameters(stage)) sum += parameter.per_rank;
+  for (const auto& parameter : gradient_slot(stage).parameters) sum += parameter.per_rank;
   return sum;
 }
 
@@ -124,9 +141,7 @@ int64_t RingLayout::largest_slice() const {
   return largest;
 }
 
-RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices,
-                                         DType reduce_type) const {
-  if (!with_gradients) return {arena_bytes(), 0, 0};
+RingMemory::Bytes RingLayout::ring_bytes(int64_t received_slices, DType reduce_type) const {
   return {arena_bytes(), gradient_bytes(),
           received_slices * largest_slice() * static_cast<int64_t>(size_of(reduce_type))};
 }
@@ -151,7 +166,7 @@ std::vector<std::byte*> RingLayout::weight_pointers(std::byte* arena, int stage)
 
 std::vector<float*> RingLayout::gradient_pointers(std::byte* arena, int stage) const {
   std::vector<float*> pointers;
-  for (const auto& parameter : parameters(stage))
+  for (const auto& parameter : gradient_slot(stage).parameters)
     pointers.push_back(gradients(arena, stage) + parameter.offset);
   return pointers;
 }
@@ -188,7 +203,7 @@ void RingLayout::may_leave() const {
 }
 
 void RingLayout::may_write_gradients(int stage) const {
-  if (reducing_ >= 0 && arena_.overlap(stage, reducing_)) {
+  if (reducing_ >= 0 && overlap(stage, reducing_)) {
     throw InternalError(base::text("gradients of stage ", stage, " over those of stage ", reducing_,
                                    ", whose reduction is not finished"));
   }

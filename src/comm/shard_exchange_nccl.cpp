@@ -45,8 +45,8 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
         waits_(compute_),
         gathered_(static_cast<size_t>(layout_.stages())),
         own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
-        ring_(options, *this, layout_.ring_bytes(options.gradients, 1, options.reduce_type),
-              registered_memory, counters_),
+        ring_(options, *this, layout_.ring_bytes(1, options.reduce_type), registered_memory,
+              counters_),
         nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
   }
@@ -169,12 +169,12 @@ std::vector<std::byte*> NcclRingExchange::gathered(int stage) {
 }
 
 std::vector<float*> NcclRingExchange::gradients(int stage) {
-  EXPECT(options_.gradients);
+  EXPECT(layout_.has_gradients());
   take_ring();
   layout_.may_write_gradients(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(ring_[RingMemory::gradients], stage), 0,
-                                    static_cast<size_t>(layout_.elements(stage)) * sizeof(float),
-                                    compute_));
+  TRIREME_CUDA_CALL(cudaMemsetAsync(
+      layout_.gradients(ring_[RingMemory::gradients], stage), 0,
+      static_cast<size_t>(layout_.gradient_slot(stage).elements) * sizeof(float), compute_));
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
@@ -182,7 +182,7 @@ std::vector<float*> NcclRingExchange::gradients(int stage) {
 // which nobody uses now, then parts that double, each of which is written where those before it
 // lay.
 void NcclRingExchange::round_gradients(int stage) {
-  const int64_t count = layout_.elements(stage);
+  const int64_t count = layout_.gradient_slot(stage).elements;
   const float* from = layout_.gradients(ring_[RingMemory::gradients], stage);
   auto* to = reinterpret_cast<uint16_t*>(layout_.gradients(ring_[RingMemory::gradients], stage));
   auto* aside = reinterpret_cast<uint16_t*>(ring_[RingMemory::received]);
@@ -206,7 +206,7 @@ void NcclRingExchange::reduce(int stage) {
       reinterpret_cast<const std::byte*>(layout_.gradients(ring_[RingMemory::gradients], stage));
   std::byte* out = ring_[RingMemory::received];
   NcclGroup group;
-  for (const auto& p : layout_.parameters(stage)) {
+  for (const auto& p : layout_.gradient_slot(stage).parameters) {
     nccl_.check(ncclReduceScatter(
                     gradients + p.offset * reduced_element(), out, static_cast<size_t>(p.per_rank),
                     rounds ? ncclBfloat16 : ncclFloat, ncclSum, nccl_.handle(), stream_),
@@ -219,7 +219,7 @@ void NcclRingExchange::reduce(int stage) {
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
   const std::byte* sums = ring_[RingMemory::received];
-  const auto& parameters = layout_.parameters(stage);
+  const auto& parameters = layout_.gradient_slot(stage).parameters;
   EXPECT(into.size() == parameters.size());
   follow(stream_, compute_);  // `into` may have been written since reduce()
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -185,7 +185,7 @@ void NodeExchange::open_windows() {
   counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(node_->size()));
   for (int index = 0; index < 2 + layout_.stages(); ++index)
     new (&counter(node_->rank(), index)) SharedCounter{};
-  if (!options_.gradients) return;
+  if (!layout_.has_gradients()) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
   const int64_t slice = layout_.largest_slice() * reduced_element();
   for (auto& buffer : buffers_) buffer = HostBuffer(slice);
@@ -290,7 +290,7 @@ std::vector<std::byte*> NodeExchange::gathered(int stage) {
 }
 
 std::vector<float*> NodeExchange::gradients(int stage) {
-  EXPECT(options_.gradients);
+  EXPECT(layout_.has_gradients());
   layout_.may_write_gradients(stage);
   uint64_t needed = 0;
   for (int other = 0; other < layout_.stages(); ++other) {
@@ -298,14 +298,15 @@ std::vector<float*> NodeExchange::gradients(int stage) {
       needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
   }
   for (int mate = 0; mate < node_->size(); ++mate) wait_until(done(mate), needed);
-  zero_fill(gradient_base(node_->rank(), stage), layout_.elements(stage), options_.parallel_for);
+  zero_fill(gradient_base(node_->rank(), stage), layout_.gradient_slot(stage).elements,
+            options_.parallel_for);
   return layout_.gradient_pointers(gradients_.part(node_->rank()), stage);
 }
 
 void NodeExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   if (options_.reduce_type == DType::bf16)
-    round_in_place(gradient_base(node_->rank(), stage), layout_.elements(stage),
+    round_in_place(gradient_base(node_->rank(), stage), layout_.gradient_slot(stage).elements,
                    options_.parallel_for);
   last_use_[static_cast<size_t>(stage)] = ++begun_;
   ready(node_->rank()).value.store(begun_, std::memory_order_release);
@@ -316,7 +317,7 @@ void NodeExchange::reduce(int stage) {
 // The part of this node in the sum for `owner`, packed by parameter: onto what came, or as its
 // beginning.
 void NodeExchange::add_node(std::byte* sum, int stage, int owner, bool onto) const {
-  for (const auto& parameter : layout_.parameters(stage)) {
+  for (const auto& parameter : layout_.gradient_slot(stage).parameters) {
     const int64_t offset = (parameter.offset + owner * parameter.per_rank) * reduced_element();
     Sources sources;
     for (int mate = 0; mate < node_->size(); ++mate)
@@ -375,7 +376,7 @@ void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
     region.add_bytes(received_.load() - counters_.reduced_bytes);
     counters_.reduced_bytes = received_.load();
   }
-  const auto& parameters = layout_.parameters(stage);
+  const auto& parameters = layout_.gradient_slot(stage).parameters;
   EXPECT(into.size() == parameters.size());
   const std::byte* total = buffers_[2].data();
   for (size_t p = 0; p < parameters.size(); ++p) {

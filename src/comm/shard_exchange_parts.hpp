@@ -51,17 +51,24 @@ class RingLayout {
   RingLayout(std::vector<SlotGeometry> stages, DType weight_type);
   RingLayout(const RingLayout&) = delete;
 
-  const std::vector<SlotParameter>& parameters(int stage) const { return slot(stage).parameters; }
-  int64_t elements(int stage) const { return slot(stage).elements; }
+  const std::vector<SlotParameter>& parameters(int stage) const {
+    return stages_[static_cast<size_t>(stage)].parameters;
+  }
+  int64_t elements(int stage) const { return stages_[static_cast<size_t>(stage)].elements; }
+  const SlotGeometry& gradient_slot(int stage) const {
+    return gradient_slots_[static_cast<size_t>(stage)];
+  }
+  bool has_gradients() const { return gradient_arena_.elements() > 0; }
   int stages() const { return arena_.stages(); }
   int64_t element_bytes() const { return element_; }
   int64_t arena_bytes() const { return arena_.elements() * element_; }
-  int64_t gradient_bytes() const { return arena_.elements() * static_cast<int64_t>(sizeof(float)); }
+  int64_t gradient_bytes() const {
+    return gradient_arena_.elements() * static_cast<int64_t>(sizeof(float));
+  }
   int64_t own_bytes() const { return storage_.elements * element_; }
   const ParameterStorage& storage() const { return storage_; }
-  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices,
-                               DType reduce_type) const;
-  // Elements of one rank's slices of a stage, as sent to another rank in a reduction.
+  RingMemory::Bytes ring_bytes(int64_t received_slices, DType reduce_type) const;
+  // Elements of one rank's slices of a stage's gradients, as sent to another rank in a reduction.
   int64_t slice_elements(int stage) const;
   int64_t largest_slice() const;  // of slice_elements over stages
 
@@ -72,12 +79,13 @@ class RingLayout {
     return arena + arena_.begin(stage) * element_;
   }
   float* gradients(std::byte* arena, int stage) const {
-    return reinterpret_cast<float*>(arena) + arena_.begin(stage);
+    return reinterpret_cast<float*>(arena) + gradient_arena_.begin(stage);
   }
   std::vector<std::byte*> weight_pointers(std::byte* arena, int stage) const;  // by parameter
   std::vector<float*> gradient_pointers(std::byte* arena, int stage) const;
 
-  bool overlap(int a, int b) const { return arena_.overlap(a, b); }
+  // Of the gradients of two stages.
+  bool overlap(int a, int b) const { return gradient_arena_.overlap(a, b); }
 
   bool holds(int stage) const { return held_[static_cast<size_t>(stage)]; }
   // These throw InternalError where the order contract of ShardExchange is broken.
@@ -91,10 +99,8 @@ class RingLayout {
   void end_reduction(int stage);
 
  private:
-  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
-
-  std::vector<SlotGeometry> stages_;
-  TwoStageArena arena_;
+  std::vector<SlotGeometry> stages_, gradient_slots_;
+  TwoStageArena arena_, gradient_arena_;
   ParameterStorage storage_;
   int64_t element_;
   std::vector<bool> held_, in_use_;

@@ -24,7 +24,7 @@ RingMemory::Bytes ring_bytes(const RingLayout& layout, const ExchangeOptions& op
            "one rank would send ", layout.largest_slice(),
            " values of a stage to another in one message, more than MPI counts: use more ranks per "
            "shard group");
-  return layout.ring_bytes(options.gradients, ranks - 1, options.reduce_type);
+  return layout.ring_bytes(ranks - 1, options.reduce_type);
 }
 
 }  // namespace
@@ -108,17 +108,17 @@ std::vector<std::byte*> MpiRingExchange::gathered(int stage) {
 }
 
 std::vector<float*> MpiRingExchange::gradients(int stage) {
-  EXPECT(options_.gradients);
+  EXPECT(layout_.has_gradients());
   ring_.take();
   layout_.may_write_gradients(stage);
-  zero_fill(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
+  zero_fill(gradient_base(stage), layout_.gradient_slot(stage).elements, options_.parallel_for);
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
 MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
   std::vector<int> lengths;
   std::vector<MPI_Aint> offsets;
-  for (const auto& parameter : layout_.parameters(stage)) {
+  for (const auto& parameter : layout_.gradient_slot(stage).parameters) {
     lengths.push_back(base::checked_cast<int>(parameter.per_rank));
     offsets.push_back(
         static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * reduced_element()));
@@ -144,7 +144,8 @@ void MpiRingExchange::reduce(int stage) {
                           &reducing_.back()));
   }
   if (options_.reduce_type == DType::bf16)
-    round_in_place(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
+    round_in_place(gradient_base(stage), layout_.gradient_slot(stage).elements,
+                   options_.parallel_for);
   for (int step = 1; step < comm_->size(); ++step) {
     const int to = (comm_->rank() + comm_->size() - step) % comm_->size();
     MPI_Datatype type = slices_of(stage, to);
@@ -159,7 +160,7 @@ void MpiRingExchange::reduce(int stage) {
 void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
   wait(reducing_);
-  const auto& parameters = layout_.parameters(stage);
+  const auto& parameters = layout_.gradient_slot(stage).parameters;
   EXPECT(into.size() == parameters.size());
   const int64_t count = layout_.slice_elements(stage);
   const auto* own = reinterpret_cast<const std::byte*>(gradient_base(stage));

@@ -22,7 +22,7 @@ StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages,
       own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
       weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain),
       arriving_(static_cast<size_t>(layout_.stages())) {
-  if (options.gradients) {
+  if (layout_.has_gradients()) {
     gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::plain);
     summed_ = DeviceBuffer(layout_.largest_slice() * float_bytes, DeviceBuffer::Kind::plain);
   }
@@ -83,23 +83,23 @@ std::vector<std::byte*> StagedExchange::gathered(int stage) {
 
 std::vector<float*> StagedExchange::gradients(int stage) {
   layout_.may_write_gradients(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
-                                    static_cast<size_t>(layout_.elements(stage) * float_bytes),
-                                    compute_));
+  TRIREME_CUDA_CALL(cudaMemsetAsync(
+      layout_.gradients(gradients_.data(), stage), 0,
+      static_cast<size_t>(layout_.gradient_slot(stage).elements * float_bytes), compute_));
   return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
 void StagedExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   const auto to = host_.gradients(stage);
-  copy(to.front() - layout_.parameters(stage).front().offset,
-       layout_.gradients(gradients_.data(), stage), layout_.elements(stage) * float_bytes);
+  copy(to.front(), layout_.gradients(gradients_.data(), stage),
+       layout_.gradient_slot(stage).elements * float_bytes);
   host_.reduce(stage);
 }
 
 void StagedExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
-  const auto& parameters = layout_.parameters(stage);
+  const auto& parameters = layout_.gradient_slot(stage).parameters;
   EXPECT(into.size() == parameters.size());
   std::vector<std::vector<float>> sums;
   std::vector<float*> pointers;

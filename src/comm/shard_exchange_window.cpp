@@ -36,8 +36,9 @@ class WindowExchange final : public ShardExchange {
   WindowExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
       : comm_(std::move(comm)),
         stages_(std::move(stages)),
+        gradient_slots_(gradient_slots(stages_)),
         options_(options),
-        arena_(stages_),
+        arena_(gradient_slots_),
         storage_(stages_, comm_->size()),
         element_(static_cast<int64_t>(size_of(options.weight_type))),
         last_use_(stages_.size(), 0) {
@@ -48,7 +49,7 @@ class WindowExchange final : public ShardExchange {
     weights_ =
         SharedWindow(comm_, comm_->rank() == 0 ? weights : 0, "trireme-weights", Placement::dealt);
     counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(comm_->size()));
-    if (!options_.gradients) return;
+    if (arena_.elements() == 0) return;
     const int64_t gradients = arena_.elements() * static_cast<int64_t>(sizeof(float));
     gradients_ = SharedWindow(comm_, control_bytes + gradients, "trireme-gradients");
     counters_.gradient_memory = gradients;
@@ -108,9 +109,9 @@ class WindowExchange final : public ShardExchange {
   }
 
   Comm comm_;
-  std::vector<SlotGeometry> stages_;
+  std::vector<SlotGeometry> stages_, gradient_slots_;
   ExchangeOptions options_;
-  TwoStageArena arena_;
+  TwoStageArena arena_;  // of the gradients
   ParameterStorage storage_;
   int64_t element_;
   SharedWindow weights_;
@@ -122,7 +123,7 @@ class WindowExchange final : public ShardExchange {
 };
 
 std::vector<float*> WindowExchange::gradients(int stage) {
-  EXPECT(options_.gradients);
+  EXPECT(arena_.elements() > 0);
   uint64_t needed = 0;
   for (int other = 0; other < arena_.stages(); ++other) {
     if (arena_.overlap(stage, other))
@@ -134,7 +135,7 @@ std::vector<float*> WindowExchange::gradients(int stage) {
   }
   for (int rank = 0; rank < comm_->size(); ++rank) wait_until(control(rank).done, needed);
   float* base = gradient_base(comm_->rank(), stage);
-  const auto& slot = stages_[static_cast<size_t>(stage)];
+  const SlotGeometry& slot = gradient_slots_[static_cast<size_t>(stage)];
   zero_fill(base, slot.elements, options_.parallel_for);
   std::vector<float*> pointers;
   for (const auto& parameter : slot.parameters) pointers.push_back(base + parameter.offset);
@@ -144,7 +145,7 @@ std::vector<float*> WindowExchange::gradients(int stage) {
 void WindowExchange::reduce(int stage) {
   if (options_.reduce_type == DType::bf16) {
     round_in_place(gradient_base(comm_->rank(), stage),
-                   stages_[static_cast<size_t>(stage)].elements, options_.parallel_for);
+                   gradient_slots_[static_cast<size_t>(stage)].elements, options_.parallel_for);
   }
   last_use_[static_cast<size_t>(stage)] = ++begun_;
   control(comm_->rank()).ready.value.store(begun_, std::memory_order_release);
@@ -157,7 +158,7 @@ void WindowExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   const int size = comm_->size();
   for (int rank = 0; rank < size; ++rank) wait_until(control(rank).ready, number);
 
-  const auto& slot = stages_[static_cast<size_t>(stage)];
+  const SlotGeometry& slot = gradient_slots_[static_cast<size_t>(stage)];
   EXPECT(into.size() == slot.parameters.size());
   trace::Region region{"sum gradients", stage, trace::Category::communication};
   Sources sources(static_cast<size_t>(size));

@@ -12,31 +12,39 @@ namespace trireme::driver {
 std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options) {
-  const bool sums =
-      options.training == zero::Training::trainable && mesh.size(comm::Axis::data) > 1;
+  const bool sums = spec.is_trainable() && mesh.size(comm::Axis::data) > 1;
   const auto copies = sums ? std::optional(mesh.along(comm::Axis::data)) : std::nullopt;
   return std::make_unique<zero::ShardedModel>(spec, mesh.along(comm::Axis::shard), copies, device,
                                               std::move(options));
 }
 
-void export_model(const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  const std::shared_ptr<const model::KeptFiles>& kept,
+void export_model(const comm::Roles& roles, const learn::ModelStart& start,
+                  zero::ShardedModel* model, const std::shared_ptr<const model::KeptFiles>& kept,
                   const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
+  const model::ModelSpec& spec = start.spec;
   model::ModelExport exported(folder, spec, {.type = type, .kept = kept});
   try {
     comm::fail_together_on_root(roles.world, [&] { exported.create(); });
     comm::fail_together(roles.world, [&] {
       if (model && roles.writes_shard()) {
+        const zero::ReadRows began = start.reader();
+        std::vector<float> rows;
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
           if (block.empty()) continue;
+          base::tick();
+          if (!spec.parameters[p].trainable) {
+            rows.resize(static_cast<size_t>(block.elements()));
+            began(p, block, rows.data());
+            exported.write(p, block, rows.data());
+            continue;
+          }
           machine::HostMirror host(model->state_device());  // one parameter at a time
           const auto shard = which == Weights::average ? model->average(p) : model->master(p);
           const float* values = host.add(shard, block.elements() * int64_t{sizeof(float)});
           host.to_host();
           exported.write(p, block, values);
-          base::tick();
         }
       }
       exported.sync();

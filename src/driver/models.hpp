@@ -8,6 +8,7 @@
 
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -21,11 +22,12 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  zero::ShardedModelOptions options);
 
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its
-// own rows. Collective over world. `model` is null on ranks that are no trainers. `kept`: of
-// learn::files_for_exports. `type`: of the weights in the files.
+// own rows; those of frozen parameters as they are where the model started. Collective over world.
+// `model` is null on ranks that are no trainers. `kept`: of learn::files_for_exports. `type`: of
+// the weights in the files.
 enum class Weights : uint8_t { trained, average };
-void export_model(const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  const std::shared_ptr<const model::KeptFiles>& kept,
+void export_model(const comm::Roles& roles, const learn::ModelStart& start,
+                  zero::ShardedModel* model, const std::shared_ptr<const model::KeptFiles>& kept,
                   const std::filesystem::path& folder, model::StoredType type,
                   Weights which = Weights::trained);
 

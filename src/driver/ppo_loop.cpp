@@ -46,7 +46,8 @@ learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const 
                         const std::optional<learn::PretrainingTexts>& texts) {
   if (!run.leads()) return {};
   learn::Inputs inputs =
-      learn::common_inputs(run.options, run.command, tokenizer, roles.actor_start.spec.shape);
+      learn::common_inputs(run.options, run.command, tokenizer, roles.actor_start.spec,
+                           roles.critic_start ? &roles.critic_start->spec : nullptr);
   // The checkpoint has the critic's weights.
   if (roles.critic_start && !run.options.critic.path.empty())
     inputs.emplace_back("critic.path", learn::digest_of(roles.critic_start->spec.shape));

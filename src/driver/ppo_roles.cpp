@@ -208,13 +208,13 @@ void PpoRoles::export_trained(const std::string& name) const {
   zero::ShardedModel* actor = trainer ? &trainer->actor() : nullptr;
   const model::ModelSpec& spec = actor_start.spec;
   const auto folder = run.folder.path();
-  export_model(run.roles, spec, actor, actor_files_, folder / name, run.export_type(spec));
+  export_model(run.roles, actor_start, actor, actor_files_, folder / name, run.export_type(spec));
   if (options.train.enable_ema) {
-    export_model(run.roles, spec, actor, actor_files_, folder / (name + report::ema_suffix),
+    export_model(run.roles, actor_start, actor, actor_files_, folder / (name + report::ema_suffix),
                  run.export_type(spec), Weights::average);
   }
   if (!exports_critic()) return;
-  export_model(run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, critic_files_,
+  export_model(run.roles, *critic_start, trainer ? trainer->critic() : nullptr, critic_files_,
                folder / (name + report::critic_suffix), run.export_type(critic_start->spec));
 }
 

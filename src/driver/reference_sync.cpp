@@ -73,7 +73,7 @@ void sync_reference(PpoRoles& roles, int64_t iteration) {
   const fs::path folder = folder_of(roles, iteration);
   const bool full =
       options.model.compute() == config::DType::f32;  // what the reference computes in
-  export_model(roles.run.roles, roles.actor_start.spec,
+  export_model(roles.run.roles, roles.actor_start,
                roles.trainer ? &roles.trainer->actor() : nullptr, nullptr, folder,
                full ? model::StoredType::f32 : model::StoredType::bf16);
   load(roles, folder);

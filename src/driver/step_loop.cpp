@@ -41,7 +41,7 @@ learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer,
                         const learn::ModelStart& start, const learn::TrainingSet& rows) {
   if (!run.leads()) return {};
   learn::Inputs inputs =
-      learn::common_inputs(run.options, run.command, tokenizer, start.spec.shape);
+      learn::common_inputs(run.options, run.command, tokenizer, start.spec, nullptr);
   inputs.emplace_back("data.dataset", learn::digest_of(rows));
   return inputs;
 }
@@ -77,10 +77,9 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   if (!config::needs_reference(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
-  auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
+  auto reference = make_sharded(run_.roles.trainers, model::frozen(start.spec), run_.device,
                                 {.name = "reference",
                                  .compute = run_.options.model.compute(),
-                                 .training = zero::Training::frozen,
                                  .node_weights = run_.options.train.node_weights,
                                  .rings = run_.roles.rings});
   reference->load(start.reader());
@@ -216,21 +215,21 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
 }
 
 void StepLoop::export_trained(const std::string& name) {
-  model::ModelSpec spec = start_.spec;
+  learn::ModelStart start = start_;
   if (run_.command == config::Command::rm && held_out_) {
     if (reward_scale_.iteration != finished_) {
       report::IterationMetrics unreported;
       unreported.iteration = finished_;
       evaluate_held_out(unreported);
     }
-    spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
-    spec.shape.score_std = reward_scale_.deviation;
+    start.spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
+    start.spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(run_.roles, spec, model_.get(), kept_files_, run_.folder.path() / name,
-               run_.export_type(spec));
+  export_model(run_.roles, start, model_.get(), kept_files_, run_.folder.path() / name,
+               run_.export_type(start.spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.roles, spec, model_.get(), kept_files_,
-                 run_.folder.path() / (name + report::ema_suffix), run_.export_type(spec),
+    export_model(run_.roles, start, model_.get(), kept_files_,
+                 run_.folder.path() / (name + report::ema_suffix), run_.export_type(start.spec),
                  Weights::average);
   }
 }

@@ -12,6 +12,7 @@
 #include "trireme/config/changes.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/learn/file_digest.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/model/model_files.hpp"
 
@@ -62,9 +63,17 @@ bool is_allowed(const std::string& key, const config::Strings& allowed) {
 }  // namespace
 
 Inputs common_inputs(const config::Options& options, config::Command command,
-                     const text::Tokenizer& tokenizer, const config::ModelShape& trained) {
-  Inputs inputs{{"model.tokenizer", digest_of(tokenizer)},
-                {options.model.path.empty() ? "model.shape" : "model.path", digest_of(trained)}};
+                     const text::Tokenizer& tokenizer, const model::ModelSpec& trained,
+                     const model::ModelSpec* critic) {
+  Inputs inputs{
+      {"model.tokenizer", digest_of(tokenizer)},
+      {options.model.path.empty() ? "model.shape" : "model.path", digest_of(trained.shape)}};
+  const auto has_frozen = [](const model::ModelSpec& spec) {
+    return spec.trainable_elements() < spec.elements();
+  };
+  if (has_frozen(trained)) add_weights(inputs, frozen_of_actor, options.model.path);
+  if (critic != nullptr && has_frozen(*critic))
+    add_weights(inputs, frozen_of_critic, critic_path(options).path);
   if (config::needs_reference(options, command)) {
     add_weights(inputs, "reference.path",
                 options.reference.path.empty() ? options.model.path : options.reference.path);

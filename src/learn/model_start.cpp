@@ -80,11 +80,13 @@ zero::ReadRows ModelStart::reader() const {
 
 ModelStart trained_start(const config::Options& options, model::HeadKind head) {
   const auto seed = static_cast<uint64_t>(options.run.seed);
-  if (!options.model.path.empty())
-    return open(options.model.path, head, options.model.head_dtype, seed);
-  ModelStart start{model::describe(config::load_model_shape(options.model.shape), head), nullptr,
-                   seed};
+  ModelStart start =
+      options.model.path.empty()
+          ? ModelStart{model::describe(config::load_model_shape(options.model.shape), head),
+                       nullptr, seed}
+          : open(options.model.path, head, options.model.head_dtype, seed);
   start.spec.head_type = options.model.head_dtype;
+  model::freeze(start.spec, options.actor.freeze, "actor.freeze");
   return start;
 }
 
@@ -112,8 +114,12 @@ CriticPath critic_path(const config::Options& options) {
 ModelStart critic_start(const config::Options& options, const ModelStart& actor) {
   const uint64_t seed = static_cast<uint64_t>(options.run.seed) + 1;
   const std::string path = critic_path(options).path;
-  if (!path.empty()) return open(path, model::HeadKind::score, options.model.head_dtype, seed);
-  return {model::describe(actor.spec.shape, model::HeadKind::score), nullptr, actor.seed};
+  ModelStart start = path.empty()
+                         ? ModelStart{model::describe(actor.spec.shape, model::HeadKind::score),
+                                      nullptr, actor.seed}
+                         : open(path, model::HeadKind::score, options.model.head_dtype, seed);
+  model::freeze(start.spec, options.critic.freeze, "critic.freeze");
+  return start;
 }
 
 ModelStart reference_start(const config::Options& options, const ModelStart& actor) {

@@ -102,7 +102,7 @@ struct RmsNorm : Function<RmsNorm> {
       });
     });
     return {
-        dx, partial.sum(0),
+        dx, context->needs_input_grad(1) ? partial.sum(0) : at::Tensor(),
         at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
   }
 };

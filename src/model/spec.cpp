@@ -100,6 +100,37 @@ int64_t ModelSpec::elements() const {
   return sum;
 }
 
+int64_t ModelSpec::trainable_elements() const {
+  int64_t sum = 0;
+  for (const auto& parameter : parameters) {
+    if (parameter.trainable) sum += parameter.spec.elements();
+  }
+  return sum;
+}
+
+std::vector<size_t> ModelSpec::trainable_parameters() const {
+  std::vector<size_t> out;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].trainable) out.push_back(p);
+  }
+  return out;
+}
+
+std::vector<std::string> ModelSpec::trainable_names() const {
+  std::vector<std::string> out;
+  for (const size_t p : trainable_parameters()) out.push_back(parameters[p].spec.name);
+  return out;
+}
+
+bool ModelSpec::is_trainable() const {
+  return std::ranges::any_of(parameters, &Parameter::trainable);
+}
+
+bool ModelSpec::is_trainable(const Stage& stage) const {
+  return std::ranges::any_of(stage.parameters,
+                             [this](size_t p) { return parameters[p].trainable; });
+}
+
 size_t ModelSpec::position_of(const Stage& stage, Role role) const {
   size_t i = 0;
   while (i < stage.parameters.size() && parameters[stage.parameters[i]].role != role) ++i;

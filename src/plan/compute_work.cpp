@@ -34,12 +34,15 @@ double forward_operations(const ModelLayout& model, const PassTokens& tokens) {
   return 2 * (m.blocks * tokens.all + m.head * tokens.targets);
 }
 
-// Forward and backward; blocks that are computed again go forward twice, the head once.
+// Forward and backward, which differentiates by inputs from the first trainable stage on and by
+// trainable weights; blocks that are computed again go forward twice, the head once.
 double training_operations(const Job& job, const ModelLayout& model, const PassTokens& tokens) {
+  const BackwardShares backward = backward_shares(model);
   const auto layers = static_cast<double>(model.shape.layers),
              wish = static_cast<double>(job.options.train.recompute);
   const double again = wish < 0 ? 1 : std::min(wish / layers, 1.0);
-  return 3 * forward_operations(model, tokens) + again * 2 * matrices_of(model).blocks * tokens.all;
+  return (1 + backward.inputs + backward.weights) * forward_operations(model, tokens) +
+         again * backward.inputs * 2 * matrices_of(model).blocks * tokens.all;
 }
 
 double per_rank(double operations, size_t ranks) {

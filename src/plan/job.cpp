@@ -174,13 +174,13 @@ class RankLedger {
 
   // `longest`: tokens of a sequence that it reads.
   void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks,
-               Training kind, bool average, int64_t longest) {
+               bool average, int64_t longest) {
     const Exchange how = exchange(ranks);
     const auto count = static_cast<int64_t>(ranks.size());
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average,
-                                           how, static_cast<int>(sharing),
+    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), average, how,
+                                           static_cast<int>(sharing),
                                            config::bytes_per_element(options().train.reduce_dtype));
     add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices",
                  bytes.weights_own, (sharing - 1) * bytes.weights_own);
@@ -194,13 +194,13 @@ class RankLedger {
       ring_.received = std::max(ring_.received, bytes.receive);
     }
     add(owner, "fp32 gradients", bytes.gradients);
-    if (kind == Training::trainable && options().train.reduce_once)
+    const int64_t trained = shard_elements(model, static_cast<int>(count));
+    if (trained > 0 && options().train.reduce_once)
       add(owner, "a step's own gradients", gradient_sum_bytes(model, static_cast<int>(count)));
-    if (kind == Training::trainable && options().train.reduce_dtype == config::DType::bf16 &&
+    if (trained > 0 && options().train.reduce_dtype == config::DType::bf16 &&
         ranks.size() < job_.roles.trainer.size()) {
       add(owner, "step: gradients in bf16 for the sum over copies",
-          2 * std::min(replica_piece, shard_elements(model, static_cast<int>(count))),
-          phase_bit(Phase::step), Accuracy::estimate);
+          2 * std::min(replica_piece, trained), phase_bit(Phase::step), Accuracy::estimate);
     }
     if (place_ == Place::device) {  // made by the first pass
       add(owner, "tables of the rotation", rotation_bytes(model.shape, longest),
@@ -227,14 +227,14 @@ class RankLedger {
     const std::vector<int> ranks = reward_group(job_, rank_);
     int64_t most = 0;
     if (const auto& reference = job_.models.reference) {
-      sharded("reference", *reference, ranks, Training::frozen, false, options().max_len());
+      sharded("reference", frozen(*reference), ranks, false, options().max_len());
       most = scoring_pass_bytes(
           work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
       const ModelLayout& model = job_.models.reward_models[i];
       const RewardPass pass = reward_pass(job_, i);
-      sharded(base::text("reward model ", i), model, ranks, Training::frozen, false, pass.longest);
+      sharded(base::text("reward model ", i), frozen(model), ranks, false, pass.longest);
       most = std::max(most, scoring_pass_bytes(work(model, pass.tokens)));
     }
     scoring(most, Phase::reward);
@@ -244,10 +244,8 @@ class RankLedger {
     const std::vector<int> group = shard_group(job_, rank_);
     const auto& models = job_.models;
     const int64_t tokens = training_tokens(job_);
-    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema,
-            options().max_len());
-    if (models.critic)
-      sharded("critic", *models.critic, group, Training::trainable, false, options().max_len());
+    sharded("actor", models.actor, group, options().train.enable_ema, options().max_len());
+    if (models.critic) sharded("critic", *models.critic, group, false, options().max_len());
     // actor and critic train one after the other: the larger counts
     const bool critic =
         models.critic && pass_bytes(*models.critic, tokens) > pass_bytes(models.actor, tokens);
@@ -258,7 +256,7 @@ class RankLedger {
       const int64_t values = models.critic ? scoring_pass_bytes(work(*models.critic, scored)) : 0;
       scoring(std::max(scoring_pass_bytes(work(models.actor, scored)), values), Phase::log_probs);
     } else if (models.reference) {
-      sharded("reference", *models.reference, group, Training::frozen, false, options().max_len());
+      sharded("reference", frozen(*models.reference), group, false, options().max_len());
       scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
       if (job_.command == config::Command::sft) teacher(*models.reference, tokens);
     }
@@ -283,7 +281,8 @@ class RankLedger {
   // Blocks that are not run again keep all their operators saved (train.recompute).
   int64_t kept_blocks(const ModelLayout& model) const {
     const int64_t wish = options().train.recompute;
-    return wish < 0 ? 0 : std::max<int64_t>(model.shape.layers - wish, 0);
+    const int64_t differentiated = model.shape.layers - frozen_blocks(model);
+    return wish < 0 ? 0 : std::clamp<int64_t>(model.shape.layers - wish, 0, differentiated);
   }
   int64_t pass_bytes(const ModelLayout& model, int64_t tokens) const {
     const PassBytes bytes = training_pass_bytes(work(model, tokens));

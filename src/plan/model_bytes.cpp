@@ -29,15 +29,22 @@ int64_t slot_elements(const ModelLayout& model, const std::vector<size_t>& stage
   return sum;
 }
 
+using Stages = std::vector<std::vector<size_t>>;
+
+// Those of each stage that have gradients.
+Stages trainable_stages(const ModelLayout& model) {
+  Stages out = model.stages;
+  for (auto& stage : out) std::erase_if(stage, [&](size_t p) { return !model.trainable[p]; });
+  return out;
+}
+
 // Memory that holds two neighbouring stages at a time.
-int64_t two_stages(const ModelLayout& model, int ranks) {
+int64_t two_stages(const ModelLayout& model, const Stages& stages, int ranks) {
   int64_t most = 0;
-  for (size_t s = 0; s < model.stages.size(); ++s) {
-    const int64_t next =
-        s + 1 < model.stages.size() ? slot_elements(model, model.stages[s + 1], ranks) : 0;
-    most = std::max(most,
-                    checked_add(round_up(slot_elements(model, model.stages[s], ranks), slot_align),
-                                round_up(next, slot_align)));
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const int64_t next = s + 1 < stages.size() ? slot_elements(model, stages[s + 1], ranks) : 0;
+    most = std::max(most, checked_add(round_up(slot_elements(model, stages[s], ranks), slot_align),
+                                      round_up(next, slot_align)));
   }
   return most;
 }
@@ -58,9 +65,47 @@ int64_t elements(const ModelLayout& model) {
   return sum;
 }
 
+int64_t trainable_elements(const ModelLayout& model) {
+  int64_t sum = 0;
+  for (size_t p = 0; p < model.tensors.size(); ++p)
+    sum = checked_add(sum, model.trainable[p] ? model.tensors[p].elements() : 0);
+  return sum;
+}
+
+size_t first_trainable_stage(const ModelLayout& model) {
+  const auto trained = [&](const std::vector<size_t>& stage) {
+    return std::ranges::any_of(stage, [&](size_t p) { return model.trainable[p]; });
+  };
+  return static_cast<size_t>(std::ranges::find_if(model.stages, trained) - model.stages.begin());
+}
+
+BackwardShares backward_shares(const ModelLayout& model) {
+  double all = 0, inputs = 0, weights = 0;
+  const size_t first = first_trainable_stage(model);
+  for (size_t s = 1; s < model.stages.size(); ++s) {  // a look-up is no product
+    for (const size_t p : model.stages[s]) {
+      const auto elements = static_cast<double>(model.tensors[p].elements());
+      all += elements;
+      if (s >= first) inputs += elements;
+      if (model.trainable[p]) weights += elements;
+    }
+  }
+  return {inputs / all, weights / all};
+}
+
+int64_t frozen_blocks(const ModelLayout& model) {
+  const auto first = static_cast<int64_t>(first_trainable_stage(model));
+  return std::clamp<int64_t>(first - 1, 0, model.shape.layers);
+}
+
+ModelLayout frozen(ModelLayout model) {
+  model.trainable.assign(model.tensors.size(), false);
+  return model;
+}
+
 int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
   int64_t most = 0;
-  for (const auto& stage : model.stages) {
+  for (const auto& stage : trainable_stages(model)) {
     int64_t sum = 0;
     for (const size_t p : stage) sum += slice(model.tensors[p], ranks);
     most = std::max(most, sum);
@@ -70,14 +115,17 @@ int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
 
 int64_t shard_elements(const ModelLayout& model, int ranks) {
   int64_t sum = 0;
-  for (const auto& tensor : model.tensors)
-    sum = checked_add(sum, round_up(slice(tensor, ranks), shard_align));
+  for (size_t p = 0; p < model.tensors.size(); ++p) {
+    if (model.trainable[p])
+      sum = checked_add(sum, round_up(slice(model.tensors[p], ranks), shard_align));
+  }
   return sum;
 }
 
 int64_t gradient_sum_bytes(const ModelLayout& model, int ranks) {
   int64_t sum = 0;
-  for (const auto& stage : model.stages) sum = checked_add(sum, slot_elements(model, stage, ranks));
+  for (const auto& stage : trainable_stages(model))
+    sum = checked_add(sum, slot_elements(model, stage, ranks));
   return checked_mul(fp32, sum);
 }
 
@@ -88,7 +136,9 @@ int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_b
                 norm = fp64 * std::min(norm_chunk, elements);
   if (!offload) return norm;
   int64_t largest = 0;
-  for (const auto& tensor : model.tensors) largest = std::max(largest, slice(tensor, ranks));
+  for (size_t p = 0; p < model.tensors.size(); ++p) {
+    if (model.trainable[p]) largest = std::max(largest, slice(model.tensors[p], ranks));
+  }
   const int64_t piece = std::min(offload_piece, elements), compared = std::min(piece, largest),
                 rounded = element_bytes == fp32 ? 0 : element_bytes;
   constexpr int64_t found_unequal = 1 + 8;  // LibTorch converts what it counts
@@ -96,8 +146,8 @@ int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_b
 }
 
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
-                                      Training training, bool average, Exchange exchange,
-                                      int ranks_of_node, int64_t reduced_bytes) {
+                                      bool average, Exchange exchange, int ranks_of_node,
+                                      int64_t reduced_bytes) {
   ShardedModelBytes out;
   if (exchange == Exchange::window || exchange == Exchange::node_windows) {
     const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;
@@ -105,10 +155,9 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
         base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, sharing);
   } else {
     out.weights_own = storage(model, ranks, 1) * element_bytes;
-    out.weights_ring = two_stages(model, ranks) * element_bytes;
+    out.weights_ring = two_stages(model, model.stages, ranks) * element_bytes;
   }
-  if (training == Training::frozen) return out;
-  out.gradient_slots = two_stages(model, ranks) * fp32;
+  out.gradient_slots = two_stages(model, trainable_stages(model), ranks) * fp32;
   const int64_t reduced = largest_stage_slice(model, ranks) * (ranks == 1 ? fp32 : reduced_bytes);
   if (exchange == Exchange::host_ring) out.receive = (ranks - 1) * reduced;
   if (exchange == Exchange::node_windows) out.receive = 3 * reduced;
@@ -135,8 +184,9 @@ void MirrorBytes::add(int64_t bytes) {
 }
 
 void MirrorBytes::add(const ModelLayout& model, int ranks, int arrays) {
-  for (const auto& tensor : model.tensors) {
-    for (int array = 0; array < arrays; ++array) add(slice(tensor, ranks) * fp32);
+  for (size_t p = 0; p < model.tensors.size(); ++p) {
+    for (int array = 0; model.trainable[p] && array < arrays; ++array)
+      add(slice(model.tensors[p], ranks) * fp32);
   }
 }
 

@@ -75,7 +75,7 @@ PassBytes on_device(const PassWork& work) {
   const Widths w(work);
   const int64_t block = saved_by_block(work), hidden = values(work, w.hidden);
   PassBytes out;
-  out.stage_inputs = work.model.shape.layers * hidden;
+  out.stage_inputs = (work.model.shape.layers - frozen_blocks(work.model)) * hidden;
   out.kept = work.kept_blocks * block;
   out.columns = work.tokens * bytes_per_token;
   // Nothing is given back before the block ends: both norms' rows, the sums between, what attention
@@ -134,7 +134,8 @@ int64_t estimated_head(const PassWork& work) {
 PassBytes training_pass_bytes(const PassWork& work) {
   if (work.operators == Operators::device) return on_device(work);
   PassBytes out;
-  out.stage_inputs = (work.model.shape.layers + 2) * values(work, work.model.shape.hidden);
+  out.stage_inputs = (work.model.shape.layers + 2 - frozen_blocks(work.model)) *
+                     values(work, work.model.shape.hidden);
   out.kept = work.kept_blocks * saved_by_block(work);
   out.head_weight = chunk(work) * work.model.shape.hidden * work.element_bytes;
   out.head_logits = estimated_head(work);

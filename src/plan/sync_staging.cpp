@@ -20,7 +20,9 @@ class Staging {
     const auto wish = static_cast<int>(job.options.train.shard_group);
     shards_ = wish == 0 || wish >= trainers ? trainers : wish;
     replicas_ = config::replica_groups(job.roles.generator, job.node_of_rank, degree_);
-    flow_ = base::ceil_div<int64_t>(shard_elements(job.models.actor, shards_), degree_) *
+    ModelLayout all = job.models.actor;  // the first sync sends frozen weights, too
+    all.trainable.assign(all.tensors.size(), true);
+    flow_ = base::ceil_div<int64_t>(shard_elements(all, shards_), degree_) *
             config::bytes_per_element(job.compute);
     most_on_node_ = most_on_a_node();
     relays_ = find_relays();

@@ -76,14 +76,20 @@ double batch_of(const Machine& machine, const GenerationWork& w) {
 
 ModelWork work_of(const ModelLayout& model, double kv_element_bytes) {
   const config::ModelShape& shape = model.shape;
-  return {static_cast<double>(elements(model)), static_cast<double>(shape.layers),
-          static_cast<double>(shape.hidden), static_cast<double>(shape.q_dim()),
-          2.0 * static_cast<double>(shape.layers * shape.kv_dim()) * kv_element_bytes};
+  return {static_cast<double>(elements(model)),
+          static_cast<double>(shape.layers),
+          static_cast<double>(shape.hidden),
+          static_cast<double>(shape.q_dim()),
+          2.0 * static_cast<double>(shape.layers * shape.kv_dim()) * kv_element_bytes,
+          static_cast<double>(trainable_elements(model)) / static_cast<double>(elements(model)),
+          backward_shares(model)};
 }
 
 double pass_seconds(const Machine& machine, const TrainingWork& work) {
-  return pass(machine, work, work.recompute ? 4 : 3,
-              4 + work.reduced_bytes);  // bf16 weights twice, gradients once
+  const ModelWork& m = work.model;
+  return pass(machine, work, 1 + (work.recompute ? 2 : 1) * m.backward.inputs + m.backward.weights,
+              2 + 2 * m.backward.inputs +
+                  m.trainable * work.reduced_bytes);  // bf16 weights twice, gradients once
 }
 
 double forward_seconds(const Machine& machine, const TrainingWork& work) {
@@ -91,7 +97,7 @@ double forward_seconds(const Machine& machine, const TrainingWork& work) {
 }
 
 double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks, bool offload) {
-  const double elements = model.parameters / ranks;
+  const double elements = model.trainable * model.parameters / ranks;
   const double copies = offload ? 2 * 12 * elements / (machine.host_link * link_share)
                                 : 0;  // fp32 weights and two moments, to the GPU and back
   return 28 * elements / machine.memory_speed + copies;
@@ -179,8 +185,8 @@ struct Shape {
         optimizer_seconds(job.machine, work.model, group, job.options.train.optimizer_offload);
     if (group < ranks) {  // gradients are summed over the copies
       const double copies = static_cast<double>(ranks) / group;
-      step += 2 * reduced_bytes() * work.model.parameters / group * (copies - 1) / copies /
-              (job.machine.network * link_share);
+      step += 2 * reduced_bytes() * work.model.trainable * work.model.parameters / group *
+              (copies - 1) / copies / (job.machine.network * link_share);
     }
     return static_cast<double>(job.options.train.max_epochs) * steps * step;
   }
@@ -222,7 +228,8 @@ IterationTime iteration_time(const Job& job) {
     out.log_probs += shape.scores(*job.models.critic, trainers, group, scored);
     out.train += shape.trains(*job.models.critic, trainers, group);
   }
-  out.sync = sync_seconds(job.machine, 2 * gen.model.parameters, trainers, degree, shape.per_node);
+  out.sync = sync_seconds(job.machine, 2 * gen.model.trainable * gen.model.parameters, trainers,
+                          degree, shape.per_node);
   const double learning = out.log_probs + out.train;
   const bool together =
       job.options.train.async_depth > 0 && job.roles.trainer != job.roles.generator;

@@ -22,11 +22,11 @@ using Sequence = std::vector<int32_t>;
 zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path,
                               const model::ModelFolder& folder,
                               const ModelEnvironment& environment) {
-  const model::ModelSpec spec = model::describe(folder.shape, model::HeadKind::score);
+  const model::ModelSpec spec =
+      model::frozen(model::describe(folder.shape, model::HeadKind::score));
   zero::ShardedModelOptions options;
   options.name = name;
   options.compute = environment.dtype;
-  options.training = zero::Training::frozen;
   options.node_weights = environment.node_weights;
   options.rings = environment.rings;
   zero::ShardedModel out(spec, environment.ranks.shard, environment.ranks.copies,

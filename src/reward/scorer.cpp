@@ -75,10 +75,9 @@ void Scorer::make_sources() {
 
 void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
   reference_ = std::make_unique<zero::ShardedModel>(
-      spec, model_ranks_.shard, model_ranks_.copies, device_,
+      model::frozen(spec), model_ranks_.shard, model_ranks_.copies, device_,
       zero::ShardedModelOptions{.name = "reference",
                                 .compute = options_.model.compute(),
-                                .training = zero::Training::frozen,
                                 .node_weights = options_.train.node_weights,
                                 .rings = rings_});
   load_reference(read);

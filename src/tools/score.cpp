@@ -57,13 +57,12 @@ class ScoreTool {
     machine::use_device(device_, false, world_);
     const auto type = machine::settle_compute_type(command.dtype, world_, device_);
     const auto folder = model::open_model(command.model);
-    const auto spec = model::describe_and_check(folder, model::HeadKind::language);
+    const auto spec = model::frozen(model::describe_and_check(folder, model::HeadKind::language));
     tokenizer_.check_model(spec.shape.vocab);
     shape_ = spec.shape;
     model_ = std::make_unique<zero::ShardedModel>(
         spec, world_, std::nullopt, device_,
-        zero::ShardedModelOptions{
-            .name = "model", .compute = type, .training = zero::Training::frozen});
+        zero::ShardedModelOptions{.name = "model", .compute = type});
     model_->load([&](size_t p, const base::Block& block, float* out) {
       model::load_parameter(spec, p, block, *folder.weights, 0, out);
     });

@@ -53,8 +53,7 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
                        at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
   int64_t changed = 0;
   std::vector<uint64_t> step_bits;  // bits of a parameter that this step changed
-  for (size_t p = 0; p < map.parameters(); ++p) {
-    if (map.own(p).empty()) continue;
+  for (const size_t p : map.trained()) {
     state.before_change(p);
     kernels::AdamWShard shard = shard_of(state, map, exchange, compute, p);
     if (!state.changed.empty()) {
@@ -76,15 +75,15 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
 int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
                          at::ScalarType compute, const AdamWOptions& options, double clip_factor,
                          const kernels::DeviceKernels& device) {
-  std::vector<int64_t> first_team{0};  // of each parameter among all counts
-  for (size_t p = 0; p < map.parameters(); ++p)
+  std::vector<int64_t> first_team{0};  // of each trained parameter among all counts
+  for (const size_t p : map.trained())
     first_team.push_back(first_team.back() + device.adamw_teams(map.own(p).elements()));
   at::Tensor changed = at::zeros({first_team.back()}, state.master.options().dtype(at::kInt));
-  for (size_t p = 0; p < map.parameters(); ++p) {
-    if (map.own(p).empty()) continue;
+  for (size_t i = 0; i < map.trained().size(); ++i) {
+    const size_t p = map.trained()[i];
     const auto step = step_of(state, options, clip_factor, decays(map.layout().tensors()[p].name));
     device.adamw(shard_of(state, map, exchange, compute, p), step,
-                 changed.mutable_data_ptr<int32_t>() + first_team[p]);
+                 changed.mutable_data_ptr<int32_t>() + first_team[i]);
   }
   return changed.sum().item<int64_t>();
 }
@@ -103,7 +102,7 @@ struct Piece {
 std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t most) {
   std::vector<std::vector<Piece>> groups;
   int64_t left = 0;  // of the last group
-  for (size_t p = 0; p < map.parameters(); ++p) {
+  for (const size_t p : map.trained()) {
     const int64_t elements = map.own(p).elements();
     if (decays(map.layout().tensors()[p].name) != decay) continue;
     for (int64_t first = 0, count = 0; first < elements; first += count) {

@@ -13,7 +13,7 @@
 
 namespace trireme::zero {
 
-// fp32 tensors of ShardMap::elements(); a frozen model has none of them.
+// fp32 tensors of ShardMap::elements(); a model without trainable parameters has none of them.
 struct OptimizerState {
   at::Tensor master, gradient, moment1, moment2;
   at::Tensor average;  // undefined without enable_average()

@@ -36,7 +36,6 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.node_weights = options.node_weights;
   out.weight_type = comm::dtype_of(options.compute);
   out.reduce_type = comm::dtype_of(options.reduce);
-  out.gradients = options.training == Training::trainable;
   out.device = !kernels::on_host(device);
   out.rings = options.rings;
   out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
@@ -65,7 +64,7 @@ struct ShardedModel::Impl {
         device(where),
         options(wanted),
         compute(kernels::scalar_type(wanted.compute)),
-        map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
+        map(spec, shard_comm.size(), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()),
                                            exchange_options(wanted, where))),
         loop(spec, *exchange, sums, *options.strategy, where, compute,
@@ -76,17 +75,20 @@ struct ShardedModel::Impl {
       if (replicas && replicas->size() > 1 && !kernels::on_host(device))
         replica_sums = comm::make_rank_sums(*replicas, true);
       state.gradient = map.allocate(device);
-      if (options.reduce_once) sums = GradientSums(slot_geometry(spec, shard.size()), device);
+      if (options.reduce_once) {
+        sums = GradientSums(comm::gradient_slots(slot_geometry(spec, shard.size())), device);
+      }
       for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2})
         *flat = allocate_state();
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
-      log::info(base::text(
-          options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks",
-          " by ", exchange->kind(), ", ",
-          base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
-          config::to_string(options.compute), " weights on a rank", describe_sums()));
+      log::info(
+          base::text(options.name, ": sharded over ", shard.size(),
+                     shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
+                     base::human_bytes(static_cast<double>(exchange->counters().weight_memory)),
+                     " of ", config::to_string(options.compute), " weights on a rank",
+                     describe_frozen(), describe_sums()));
     }
   }
 
@@ -104,6 +106,11 @@ struct ShardedModel::Impl {
         "use more nodes, or train.optimizer_offload = false where GPUs have room");
     return at::from_blob(memory.data(), {map.elements()}, at::kFloat);
   }
+  std::string describe_frozen() const {  // of a model that is trained in part
+    const int64_t all = spec.elements(), trained = spec.trainable_elements();
+    if (trained == 0 || trained == all) return "";
+    return base::text(", ", trained, " of ", all, " weights are trained, the others are frozen");
+  }
   bool rounds_sums() const {
     return options.reduce != config::DType::f32 &&
            (shard.size() > 1 || (replicas && replicas->size() > 1));
@@ -115,14 +122,15 @@ struct ShardedModel::Impl {
                       rounded ? base::text(" in ", config::to_string(options.reduce)) : "",
                       sums.wanted() ? " once a step" : "");
   }
-  bool trainable() const { return options.training == Training::trainable; }
+  bool trainable() const { return spec.is_trainable(); }
   void require_trainable(const char* what) const {
     if (!trainable()) throw InternalError(base::text(what, " of the frozen ", options.name));
   }
+  // Of a stage's trainable parameters; also where this rank has the padding of a slice alone.
   std::vector<float*> gradient_shards(int stage) const {
     std::vector<float*> pointers;
     for (const size_t p : spec.stages[static_cast<size_t>(stage)].parameters) {
-      pointers.push_back(state.gradient.data_ptr<float>() + map.offset(p));
+      if (map.trainable(p)) pointers.push_back(state.gradient.data_ptr<float>() + map.offset(p));
     }
     return pointers;
   }
@@ -188,9 +196,9 @@ void ShardedModel::Impl::add_replicas() {
 }
 
 int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
-  for (size_t p = 0; p < map.parameters(); ++p) {
+  for (const size_t p : map.trained()) {
     const int64_t elements = map.own(p).elements();
-    if (elements > 0 && !at::isfinite(flat.narrow(0, map.offset(p), elements)).all().item<bool>())
+    if (!at::isfinite(flat.narrow(0, map.offset(p), elements)).all().item<bool>())
       return static_cast<int64_t>(p);
   }
   return static_cast<int64_t>(map.parameters());
@@ -217,7 +225,8 @@ void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vec
   const base::Block own = map.own(p);
   base::tick();
   if (own.empty()) return;
-  const bool in_place = trainable() && kernels::on_host(state.master.device());
+  const bool trained = map.trainable(p),
+             in_place = trained && kernels::on_host(state.master.device());
   float* values = in_place ? map.data(state.master, p) : nullptr;
   if (!values) {
     rows.resize(static_cast<size_t>(own.elements()));
@@ -225,7 +234,7 @@ void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vec
   }
   read(p, own, values);
   write_compute(values, own.elements(), compute, device, exchange->own_slice(p));
-  if (!trainable() || in_place) return;
+  if (!trained || in_place) return;
   const at::NoGradGuard no_gradients;
   state.master.narrow(0, map.offset(p), own.elements())
       .copy_(at::from_blob(values, {own.elements()}, at::TensorOptions().dtype(at::kFloat)));
@@ -250,9 +259,8 @@ void ShardedModel::refresh() {
   impl_->require_trainable("refresh()");
   std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), ~uint64_t{0});
   impl_->exchange->begin_update();
-  for (size_t p = 0; p < impl_->map.parameters(); ++p) {
+  for (const size_t p : impl_->map.trained()) {
     const int64_t elements = impl_->map.own(p).elements();
-    if (elements == 0) continue;
     const at::Tensor host =
         impl_->state.master.narrow(0, impl_->map.offset(p), elements).to(at::kCPU);
     write_compute(host.data_ptr<float>(), elements, impl_->compute, impl_->device,
@@ -283,12 +291,13 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
   if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
   if (base::nan_wanted("grad")) impl_->spoil(state.gradient);
   if (base::nan_wanted("weight")) {
-    if (kernels::on_host(state.master.device())) state.before_change(0);
+    if (kernels::on_host(state.master.device()) && !impl_->map.trained().empty())
+      state.before_change(impl_->map.trained().front());
     impl_->spoil(state.master);
   }
   StepResult result;
   result.grad_norm = std::sqrt(impl_->shard.sum(squared_gradients(state)));
-  result.elements = impl_->map.layout().total_elements();
+  result.elements = impl_->spec.trainable_elements();
   if (!std::isfinite(result.grad_norm)) {
     result.not_finite = impl_->what_is_not_finite();
     zero_gradients();
@@ -334,7 +343,9 @@ int64_t ShardedModel::largest_stage() const {
   int64_t most = 0;
   for (const model::Stage& stage : impl_->spec.stages) {
     int64_t sum = 0;
-    for (const size_t p : stage.parameters) sum += own(p).elements();
+    for (const size_t p : stage.parameters) {
+      if (impl_->map.trainable(p)) sum += own(p).elements();
+    }
     most = std::max(most, sum);
   }
   return most;
@@ -350,13 +361,16 @@ Values ShardedModel::average(size_t p) { return impl_->state_values(impl_->state
 base::Placed<const std::byte> ShardedModel::compute_slice(size_t p) {
   return {impl_->exchange->own_slice(p), impl_->model_memory()};
 }
+int64_t ShardedModel::compute_bytes() const {
+  return static_cast<int64_t>(c10::elementSize(impl_->compute));
+}
 const void* ShardedModel::compute_whole(size_t p) const { return impl_->exchange->whole(p); }
 void ShardedModel::clear_changes() {
   std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), 0);
 }
 const uint64_t* ShardedModel::changed(size_t p) const {
-  return impl_->state.changed.empty() ? nullptr
-                                      : impl_->state.changed.data() + impl_->map.offset(p) / 64;
+  if (impl_->state.changed.empty() || !impl_->map.trainable(p)) return nullptr;
+  return impl_->state.changed.data() + impl_->map.offset(p) / 64;
 }
 at::Device ShardedModel::state_device() const {
   return impl_->trainable() ? impl_->state.master.device() : impl_->device;

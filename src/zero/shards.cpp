@@ -26,7 +26,8 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
     comm::SlotGeometry slot;
     for (const size_t parameter : stage.parameters) {
       const int64_t per_rank = slice_elements(spec.parameters[parameter].spec, ranks);
-      slot.parameters.push_back({parameter, slot.elements, per_rank});
+      slot.parameters.push_back(
+          {parameter, slot.elements, per_rank, spec.parameters[parameter].trainable});
       slot.elements = base::checked_add(
           slot.elements, base::round_up(base::checked_mul<int64_t>(per_rank, ranks), slot_align));
     }
@@ -43,10 +44,14 @@ bool decays(const std::string& name) {
   return true;
 }
 
-ShardMap::ShardMap(base::ShardLayout layout, int rank) : layout_(std::move(layout)), rank_(rank) {
-  for (const auto& tensor : layout_.tensors()) {
-    offset_.push_back(elements_);
-    elements_ += base::round_up(slice_elements(tensor, layout_.ranks()), shard_align);
+ShardMap::ShardMap(const model::ModelSpec& spec, int ranks, int rank)
+    : layout_(base::ShardLayout::by_rows(spec.tensors(), ranks)), rank_(rank) {
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    const bool trainable = spec.parameters[p].trainable;
+    offset_.push_back(trainable ? elements_ : -1);
+    if (!trainable) continue;
+    elements_ += base::round_up(slice_elements(layout_.tensors()[p], ranks), shard_align);
+    if (!own(p).empty()) trained_.push_back(p);
   }
 }
 
@@ -55,7 +60,7 @@ at::Tensor ShardMap::allocate(at::Device device) const {
 }
 
 float* ShardMap::data(const at::Tensor& flat, size_t parameter) const {
-  if (!flat.defined() || own(parameter).empty()) return nullptr;
+  if (!flat.defined() || !trainable(parameter) || own(parameter).empty()) return nullptr;
   return flat.data_ptr<float>() + offset_[parameter];
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/model/spec.hpp"
@@ -21,27 +22,34 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
 // utils/deepspeed/ deepspeed_utils.py, get_optimizer_grouped_parameters).
 bool decays(const std::string& name);
 
-// Where this rank's rows of each parameter lie in a flat fp32 tensor. Every parameter has its
-// padded length there, since the exchange adds whole slices; padding stays zero.
+// Where this rank's rows of each trainable parameter lie in a flat fp32 tensor. Each has its padded
+// length there, since the exchange adds whole slices; padding stays zero. Frozen parameters have no
+// place.
 class ShardMap {
  public:
-  ShardMap(base::ShardLayout layout, int rank);
+  ShardMap(const model::ModelSpec& spec, int ranks, int rank);
   const base::ShardLayout& layout() const { return layout_; }
   base::Block own(size_t parameter) const { return layout_.block(parameter, rank_); }
+  // Of a trainable parameter; a multiple of 64: a word of the change bitmap.
   int64_t offset(size_t parameter) const {
+    EXPECT(offset_[parameter] >= 0);
     return offset_[parameter];
-  }  // a multiple of 64: a word of the change bitmap
+  }
+  bool trainable(size_t parameter) const { return offset_[parameter] >= 0; }
+  // Trainable parameters of which this rank has rows, in order.
+  const std::vector<size_t>& trained() const { return trained_; }
   int64_t elements() const { return elements_; }
   size_t parameters() const { return offset_.size(); }
   at::Tensor allocate(at::Device device) const;  // f32 [elements()], zero
-  // Start of a parameter in such a tensor; nullptr when the tensor is undefined or this rank has
-  // none of its rows.
+  // Start of a parameter in such a tensor; nullptr when the tensor is undefined, the parameter is
+  // frozen or this rank has none of its rows.
   float* data(const at::Tensor& flat, size_t parameter) const;
 
  private:
   base::ShardLayout layout_;
   int rank_;
-  std::vector<int64_t> offset_;
+  std::vector<int64_t> offset_;  // -1: frozen
+  std::vector<size_t> trained_;
   int64_t elements_ = 0;
 };
 

@@ -25,13 +25,17 @@ StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange
          spec.stages.back().kind == model::StageKind::head);
   // embedding_backward() takes the stage's gradient for the look-up's.
   const auto& embedding = spec.stages.front().operations;
-  EXPECT(std::none_of(embedding.begin() + 1, embedding.end(),
+  EXPECT(!spec.parameters[spec.index_of(spec.stages.front(), *model::weight_of(embedding.front()))]
+              .trainable ||
+         std::none_of(embedding.begin() + 1, embedding.end(),
                       [](const model::Operation& o) { return model::row_of(o).computes; }));
+  while (first_trainable_ <= last() && !trainable(first_trainable_)) ++first_trainable_;
 }
 
 bool StageLoop::keeps_graph(int stage) const {
   const auto& s = spec_.stages[static_cast<size_t>(stage)];
-  return s.kind == model::StageKind::block && s.layer >= recomputed_blocks_;
+  return stage >= first_trainable_ && s.kind == model::StageKind::block &&
+         s.layer >= recomputed_blocks_;
 }
 
 // Grown by doubling: long contexts need tens of MiB that short runs never touch.
@@ -49,18 +53,22 @@ std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     tensors.push_back(
         at::from_blob(pointers[i], spec_.parameters[parameters[i]].spec.shape, options));
-    if (!leaves) continue;
+    if (!leaves || !spec_.parameters[parameters[i]].trainable) continue;
     tensors.back().set_requires_grad(true);
     if (compute_ != at::kFloat) tensors.back().set_grad_dtype(at::kFloat);
   }
   return tensors;
 }
 
-void StageLoop::preset_gradients(const std::vector<float*>& into,
-                                 const std::vector<at::Tensor>& leaves) {
-  for (size_t i = 0; i < leaves.size(); ++i)
-    leaves[i].mutable_grad() =
-        at::from_blob(into[i], leaves[i].sizes(), leaves[i].options().dtype(at::kFloat));
+void StageLoop::preset_gradients(int stage, const std::vector<at::Tensor>& weights, Reduce when) {
+  if (!trainable(stage)) return;
+  const auto into = gradient_storage(stage, when);
+  auto next = into.begin();
+  for (const at::Tensor& weight : weights) {
+    if (!weight.requires_grad()) continue;
+    weight.mutable_grad() =
+        at::from_blob(*next++, weight.sizes(), weight.options().dtype(at::kFloat));
+  }
 }
 
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
@@ -100,9 +108,10 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
   auto parameters = weights(stage, graph);
   if (part.tokens() > 0) {
     const at::AutoGradMode mode(graph);
-    if (graph) mine.input = mine.input.detach().set_requires_grad(true);
+    if (graph) mine.input = mine.input.detach().set_requires_grad(stage > first_trainable_);
     at::Tensor output = compute(stage, parameters, mine.input, part);
     kept[static_cast<size_t>(stage) + 1].input = output.detach();
+    if (stage < first_trainable_) mine.input.reset();
     if (graph) {
       mine.output = std::move(output);
       mine.leaves = std::move(parameters);
@@ -128,15 +137,21 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
 
   const bool later = when == Reduce::later;
   at::Tensor gradient;  // of the stage's output, [T, D]
-  for (int stage = last(); stage >= 0; --stage) {
-    if (stage > 0)
+  int reducing = -1;
+  const auto finish = [&] {
+    if (reducing >= 0) exchange_.finish_reduce(reducing, shards(reducing));
+    reducing = -1;
+  };
+  for (int stage = last(); stage >= first_trainable_; --stage) {
+    if (stage > first_trainable_)
       exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
     backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient, when);
-    if (later) continue;
-    if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
+    finish();
+    if (later || !trainable(stage)) continue;
     exchange_.reduce(stage);
+    reducing = stage;
   }
-  if (!later) exchange_.finish_reduce(0, shards(0));
+  finish();
 }
 
 std::vector<float*> StageLoop::gradient_storage(int stage, Reduce when) {
@@ -150,20 +165,16 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
                                const Loss& loss, at::Tensor& gradient, Reduce when) {
   trace::Region region{"backward", stage, trace::Category::kernel};
   const bool work = part.tokens() > 0;
-  if (stage == 0) {
-    weights(stage, false);
-    embedding_backward(part, gradient, gradient_storage(stage, when).front());
-    exchange_.release(stage);
-    return;
-  }
   auto leaves = weights(stage, true);
   if (kept.output.defined()) leaves = std::move(kept.leaves);
-  preset_gradients(gradient_storage(stage, when), leaves);
-  if (work) {
+  preset_gradients(stage, leaves, when);
+  if (work && stage == 0) {
+    embedding_backward(part, std::move(leaves), gradient);
+  } else if (work) {
     const at::AutoGradMode mode(true);
     at::Tensor output = std::move(kept.output);
     if (!output.defined()) {
-      kept.input = kept.input.detach().set_requires_grad(true);
+      kept.input = kept.input.detach().set_requires_grad(stage > first_trainable_);
       output = compute(stage, leaves, kept.input, part);
     }
     if (stage == last()) {
@@ -184,14 +195,20 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
 
 // The embedding's gradient has T rows that are not zero: they are added in fp32 where they belong,
 // without the dense gradient in the compute type that autograd would make.
-void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient,
-                                   float* into) const {
-  if (part.tokens() == 0) return;
-  const auto& shape = spec_.parameters[spec_.stages.front().parameters.front()].spec.shape;
-  at::Tensor dense =
-      at::from_blob(into, shape, at::TensorOptions().dtype(at::kFloat).device(device_));
-  const at::NoGradGuard no_gradients;
-  dense.index_add_(0, part.ids, gradient.to(at::kFloat));
+void StageLoop::embedding_backward(const model::PackedBatch& part, std::vector<at::Tensor> leaves,
+                                   const at::Tensor& gradient) {
+  const model::Stage& stage = spec_.stages.front();
+  at::Tensor& embedding =
+      leaves[spec_.position_of(stage, *model::weight_of(stage.operations.front()))];
+  if (embedding.requires_grad()) {
+    const at::NoGradGuard no_gradients;
+    embedding.mutable_grad().index_add_(0, part.ids, gradient.to(at::kFloat));
+    embedding = embedding.detach();
+  }
+  if (std::ranges::none_of(leaves, [](const at::Tensor& leaf) { return leaf.requires_grad(); }))
+    return;
+  const at::AutoGradMode mode(true);
+  compute(0, leaves, {}, part).backward(gradient);
 }
 
 }  // namespace trireme::zero

@@ -5,9 +5,10 @@
 //   backward   gather(i - 1) | compute i again, differentiate i | add up the gradients of i + 1
 //
 // Gradients go straight into the exchange's fp32 storage, or into the sums of a step: leaves are
-// views of the gathered weights, their .grad is preset to views of the gradient slot. A kept stage
-// (no recompute) holds its autograd graph from forward to backward; its weights are gathered again
-// at the same address before that graph runs backward.
+// views of the gathered weights, their .grad is preset to views of the gradient slot. Frozen
+// parameters are no leaves; backward ends at the first stage that has a trainable one, and stages
+// before it keep nothing. A kept stage (no recompute) holds its autograd graph from forward to
+// backward; its weights are gathered again at the same address before that graph runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +27,7 @@ namespace trireme::zero {
 
 class StageLoop {
  public:
-  // fp32 shards of a stage's parameters, where finish_reduce() adds.
+  // fp32 shards of a stage's trainable parameters, where finish_reduce() adds.
   using GradientShards = std::function<std::vector<float*>(int stage)>;
 
   // `spec`, `exchange`, `sums` and `strategy` must outlive the loop. Blocks from
@@ -53,23 +54,28 @@ class StageLoop {
 
   int last() const { return static_cast<int>(spec_.stages.size()) - 1; }
   bool keeps_graph(int stage) const;
+  bool trainable(int stage) const {
+    return spec_.is_trainable(spec_.stages[static_cast<size_t>(stage)]);
+  }
+  // `leaves`: trainable ones are leaves of a graph.
   std::vector<at::Tensor> weights(int stage, bool leaves);
-  static void preset_gradients(const std::vector<float*>& into,
-                               const std::vector<at::Tensor>& leaves);
+  // The trainable parameters of a stage add their gradients to their storage.
+  void preset_gradients(int stage, const std::vector<at::Tensor>& weights, Reduce when);
   // The strategy's part of a batch for this rank; the rotary embedding reaches all of its
   // positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
   at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x,
                      const model::PackedBatch& part);
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
-  // Where a stage's gradients are added, by parameter: the sums, or the exchange's slot with what
-  // the sums have.
+  // Where a stage's gradients are added, by trainable parameter: the sums, or the exchange's slot
+  // with what the sums have.
   std::vector<float*> gradient_storage(int stage, Reduce when);
-  // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
+  // Differentiates one stage; `gradient` is that of its output and becomes that of its input, which
+  // the first trainable stage has none of.
   void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss,
                       at::Tensor& gradient, Reduce when);
-  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient,
-                          float* into) const;
+  void embedding_backward(const model::PackedBatch& part, std::vector<at::Tensor> leaves,
+                          const at::Tensor& gradient);
   void grow_ropes(int64_t positions);
 
   const model::ModelSpec& spec_;
@@ -79,6 +85,7 @@ class StageLoop {
   at::Device device_;
   at::ScalarType compute_;
   int64_t recomputed_blocks_;
+  int first_trainable_ = 0;  // stage; behind the last: none
   model::Ropes ropes_;
   int64_t rope_positions_ = 0;
   int64_t peak_input_bytes_ = 0;

@@ -23,8 +23,7 @@ int run_models(DeviceLane& lane) {
   auto options = lane.options();
   options.rings = std::make_shared<comm::RingMemory>();
   ExchangeUser actor(lane, five_stages(world().size()), options);
-  options.gradients = false;
-  ExchangeUser judge(lane, one_stage(world().size(), 900), options);
+  ExchangeUser judge(lane, trainable(one_stage(world().size(), 900), {}), options);
   judge.write(7);
   for (int version = 0; version < 2; ++version) {
     actor.write(version);

@@ -150,9 +150,9 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec,
 constexpr int64_t scored_tokens = 512;
 
 int64_t planned_for_scoring(const Rollout& r, const model::ModelSpec& spec) {
-  const auto bytes =
-      plan::sharded_model_bytes(layout(spec), world().size(), config::bytes_per_element(r.type),
-                                plan::Training::frozen, false, plan::Exchange::device_ring);
+  const auto bytes = plan::sharded_model_bytes(plan::frozen(layout(spec)), world().size(),
+                                               config::bytes_per_element(r.type), false,
+                                               plan::Exchange::device_ring);
   const plan::ModelLayout model = layout(spec);
   const plan::PassWork work{.model = model,
                             .tokens = scored_tokens,
@@ -166,8 +166,7 @@ int64_t count_scoring(const Rollout& r, const model::ModelSpec& spec) {
   const HostAsDevice device;
   zero::ShardedModelOptions options;
   options.compute = r.type;
-  options.training = zero::Training::frozen;
-  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  zero::ShardedModel model(model::frozen(spec), world(), std::nullopt, at::kCPU, options);
   model.load([](size_t, const base::Block& block, float* out) {
     std::fill(out, out + block.elements(), 0.01f);
   });

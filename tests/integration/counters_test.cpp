@@ -171,8 +171,7 @@ TEST(Counters, ExportSendsNoWeights) {
   const auto hf = Folder::path() / "export" / "hf";
   if (run.roles.world.rank() == 0) std::filesystem::create_directories(hf.parent_path());
   run.roles.world.barrier();
-  export_model(run.roles, run.start.spec, &run.trainer.actor(), nullptr, hf,
-               model::StoredType::f32);
+  export_model(run.roles, run.start, &run.trainer.actor(), nullptr, hf, model::StoredType::f32);
   EXPECT_LT(test::bytes_given_to_mpi() - sent, kTalk) << "rank 0 gathers nothing";
   config::Options again = run.options;
   again.model.path = hf.string();

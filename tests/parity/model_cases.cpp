@@ -18,7 +18,6 @@ using at::Tensor;
 using model::HeadKind;
 
 constexpr int64_t pass_tokens = 30;  // several micro-batches where a rank has more than one row
-const zero::ShardedModelOptions frozen{.training = zero::Training::frozen};
 
 learn::ActionBatch all_rows(GoldenRows& rows) {
   std::vector<int64_t> which;
@@ -73,7 +72,7 @@ Tensor at_last_token(const GoldenCase& c, const Tensor& scores) {
 }  // namespace
 
 void check_forward(const GoldenCase& c) {
-  auto model = load_golden_model(c, HeadKind::language, frozen);
+  auto model = load_golden_model(c, HeadKind::language, {});
   GoldenRows rows(c);
   const double temperature = c.number("temperature").value();
   const auto batch = all_rows(rows);
@@ -99,7 +98,7 @@ void check_forward(const GoldenCase& c) {
 void check_heads(const GoldenCase& c) {
   const bool in_model = !c.has_input("score.weight");
   auto model =
-      load_golden_model(c, HeadKind::score, frozen, in_model ? Tensor{} : c.input("score.weight"));
+      load_golden_model(c, HeadKind::score, {}, in_model ? Tensor{} : c.input("score.weight"));
   GoldenRows rows(c);
   const bool normalize = c.flag("normalize_reward").value();
   const Tensor scores = scores_by_model(model, rows), raw = at_last_token(c, scores);

@@ -1,6 +1,6 @@
 // Twenty supervised steps against plain PyTorch (tests/gold/make_steps.py): any number of ranks,
-// gradient accumulation, packed sequences, with and without recompute, hybrid sharding. The gold
-// file's bounds hold for every way of running.
+// gradient accumulation, packed sequences, with and without recompute, hybrid sharding, and with
+// parameters that are frozen. The gold file's bounds hold for every way of running.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -34,12 +34,17 @@ struct Run {
   config::DType compute = config::DType::f32;
 };
 
-std::filesystem::path folder() {
-  return std::filesystem::path(std::getenv("TRIREME_SOURCE_DIR")) / "tests/gold/steps";
+std::filesystem::path gold() {
+  return std::filesystem::path(std::getenv("TRIREME_SOURCE_DIR")) / "tests/gold";
 }
 
 const Golden& steps() {
-  static const Golden golden(folder());
+  static const Golden golden(gold() / "steps");
+  return golden;
+}
+
+const Golden& frozen_steps() {
+  static const Golden golden(gold() / "steps_frozen");
   return golden;
 }
 
@@ -66,7 +71,7 @@ class Training {
         shard_(comm::Comm::split(world(), world().rank() / group_size_, world().rank(), "shard")),
         replicas_(
             comm::Comm::split(world(), world().rank() % group_size_, world().rank(), "replicas")),
-        model_(model::describe(model::open_model(path()).shape, model::HeadKind::language), shard_,
+        model_(spec(), shard_,
                run.shard_groups > 1 ? std::optional(replicas_.view()) : std::nullopt, at::kCPU,
                {.compute = run.compute, .recompute = run.recompute, .exchange = run.exchange}) {
     const auto weights = model::open_model(path());
@@ -95,7 +100,12 @@ class Training {
   std::vector<double> losses, norms, rates;
 
  private:
-  std::filesystem::path path() const { return folder() / *case_.word("model"); }
+  std::filesystem::path path() const { return gold() / "steps" / *case_.word("model"); }
+  model::ModelSpec spec() const {
+    auto out = model::describe(model::open_model(path()).shape, model::HeadKind::language);
+    model::freeze(out, case_.words("freeze"), "freeze");
+    return out;
+  }
 
   // Gradients of one step in micro-batches; returns its loss.
   double gradients_of(int64_t step) {
@@ -189,6 +199,17 @@ TEST_F(Steps, HybridSharding) {
       c, {.name = "every rank a group", .micro_batch_tokens = 40, .shard_groups = world().size()});
   if (world().size() % 2 == 0)
     train_and_compare(c, {.name = "two groups", .recompute = 0, .shard_groups = 2});
+}
+
+// Parameters that the gold run left alone are not among its outputs; all others are.
+TEST_F(Steps, OfWhatIsNotFrozen) {
+  ASSERT_EQ(frozen_steps().all().size(), 4u);
+  for (const GoldenCase* c : frozen_steps().starting_with("frozen_steps.")) {
+    train_and_compare(*c, {.name = c->name, .micro_batch_tokens = 40});
+    if (site().device) return;
+    train_and_compare(
+        *c, {.name = c->name + " ring", .recompute = 0, .exchange = comm::ExchangeKind::mpi_ring});
+  }
 }
 
 TEST_F(Steps, Bf16) {

@@ -115,14 +115,48 @@ TEST_P(Exchange, RefusesWrongOrder) {
 }
 
 TEST_P(Exchange, FrozenHasNoGradientMemory) {
-  auto options = lane_->options();
-  options.gradients = false;
-  ExchangeUser user(*lane_, slots_, options);
+  ExchangeUser user(*lane_, trainable(slots_, {}), lane_->options());
   EXPECT_EQ(user->counters().gradient_memory, 0);
   user.write(3);
   user.gather(1);
   user.check_weights(1, 3);
   EXPECT_EQ(user.wrong(), 0);
+}
+
+// Gradients, their memory and what goes between ranks are those of the trainable parameters: part
+// of a stage, none of one, a tied one.
+TEST_P(Exchange, ReducesTrainableParametersOnly) {
+  for (const auto type : {comm::DType::f32, comm::DType::bf16}) {
+    auto options = lane_->options();
+    options.reduce_type = type;
+    const auto topology = comm::discover(world());
+    const auto node_of =
+        GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+    const SumOfRanks sum = [&](const std::vector<float>& of_ranks) {
+      return type == comm::DType::f32 ? fp32_sum(of_ranks)
+                                      : half_sum(of_ranks, GetParam().rounds_sums, node_of);
+    };
+    ExchangeUser all(*lane_, slots_, options, sum);
+    all.write(0);
+    all.forward(0);
+    all.backward(0);
+    for (const std::vector<size_t>& ids :
+         {std::vector<size_t>{0, 2, 4}, {7}, {3, 5}, {0}, {1, 2, 6}}) {
+      ExchangeUser some(*lane_, trainable(slots_, ids), options, sum);
+      for (int round = 0; round < 3; ++round) {
+        some.write(round);
+        some.forward(round);
+        some.backward(round);
+        EXPECT_EQ(some.wrong(), 0) << "round " << round << ", first id " << ids.front();
+      }
+      EXPECT_LE(some->counters().gradient_memory, all->counters().gradient_memory);
+      const auto bytes = [](const ExchangeUser& user) {
+        return world().sum(user->counters().reduced_bytes);
+      };
+      if (world().size() > 1) { EXPECT_LT(bytes(some), 3 * bytes(all)); }
+    }
+    EXPECT_EQ(all.wrong(), 0);
+  }
 }
 
 // Adding on threads gives the bits of adding on one.
@@ -187,18 +221,17 @@ TEST_P(RingExchange, SharesItsMemoryInTurns) {
   const int ranks = world().size();
   auto options = lane_->options();
   options.rings = std::make_shared<comm::RingMemory>();
-  options.gradients = false;
   const auto sees = [](ExchangeUser& user, int version) {
     user.gather(0);
     user.check_weights(0, version);
     EXPECT_EQ(user.wrong(), 0);
   };
-  ExchangeUser small(*lane_, one_stage(ranks, 100), options);
+  ExchangeUser small(*lane_, trainable(one_stage(ranks, 100), {}), options);
   small.write(1);
   sees(small, 1);
   const int64_t alone = options.rings->bytes();
   {
-    ExchangeUser large(*lane_, one_stage(ranks, 300), options);
+    ExchangeUser large(*lane_, trainable(one_stage(ranks, 300), {}), options);
     large.write(2);
     EXPECT_EQ(options.rings->bytes(), 4 * one_stage(ranks, 300).front().elements);
     EXPECT_GT(options.rings->bytes(), alone);

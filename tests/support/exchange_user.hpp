@@ -90,6 +90,16 @@ inline std::vector<comm::SlotGeometry> one_stage(int ranks, int64_t per_rank) {
   return slots_of({{{0, per_rank}}}, ranks);
 }
 
+// The same slots with gradients of these parameters only; of none for a frozen model.
+inline std::vector<comm::SlotGeometry> trainable(std::vector<comm::SlotGeometry> slots,
+                                                 const std::vector<size_t>& ids) {
+  for (auto& slot : slots) {
+    for (auto& parameter : slot.parameters)
+      parameter.trainable = std::ranges::find(ids, parameter.id) != ids.end();
+  }
+  return slots;
+}
+
 inline float weight_value(size_t id, int rank, int64_t i, int version) {
   return static_cast<float>(1000 * version + 100 * rank) + static_cast<float>(id) +
          0.001f * static_cast<float>(i);
@@ -117,6 +127,7 @@ class ExchangeUser {
                const comm::ExchangeOptions& options, SumOfRanks sum = fp32_sum)
       : lane_(lane),
         slots_(std::move(slots)),
+        gradient_slots_(comm::gradient_slots(slots_)),
         sum_(std::move(sum)),
         exchange_(comm::make_shard_exchange(world(), slots_, options)) {}
 
@@ -176,7 +187,8 @@ class ExchangeUser {
   void fill_gradients(int stage, int round) {
     const auto scope = lane_.during("gradients");
     const auto pointers = exchange_->gradients(stage);
-    const auto& slot = slots_[static_cast<size_t>(stage)];
+    const auto& slot = gradient_slots_[static_cast<size_t>(stage)];
+    ASSERT_EQ(pointers.size(), slot.parameters.size());
     for (size_t p = 0; p < pointers.size(); ++p) {
       const int64_t n = slot.parameters[p].per_rank * world().size();
       lane_.run({{pointers[p], n, true}}, [=, this, values = pointers[p]] {
@@ -193,7 +205,7 @@ class ExchangeUser {
   }
   void finish(int stage, int round) {
     const auto scope = lane_.during("finish_reduce");
-    const auto& slot = slots_[static_cast<size_t>(stage)];
+    const auto& slot = gradient_slots_[static_cast<size_t>(stage)];
     std::vector<float*> into;
     for (const auto& parameter : slot.parameters) {
       float* sum = into.emplace_back(lane_.allocate(parameter.per_rank));
@@ -225,16 +237,19 @@ class ExchangeUser {
     }
   }
   void backward(int version) {
+    int reducing = -1;
     for (int stage = last(); stage >= 0; --stage) {
+      const bool trainable = !gradient_slots_[static_cast<size_t>(stage)].parameters.empty();
       gather(stage);
       if (stage > 0) gather(stage - 1);
       check_weights(stage, version);
-      fill_gradients(stage, version);
+      if (trainable) fill_gradients(stage, version);
       dawdle(stage);
-      if (stage < last()) finish(stage + 1, version);
-      reduce(stage);
+      if (reducing >= 0) finish(reducing, version);
+      reducing = trainable ? stage : -1;
+      if (trainable) reduce(stage);
     }
-    finish(0, version);
+    if (reducing >= 0) finish(reducing, version);
   }
 
  private:
@@ -244,7 +259,7 @@ class ExchangeUser {
   }
 
   Lane& lane_;
-  std::vector<comm::SlotGeometry> slots_;
+  std::vector<comm::SlotGeometry> slots_, gradient_slots_;
   SumOfRanks sum_;
   std::atomic<int> wrong_{0};
   std::unique_ptr<comm::ShardExchange> exchange_;

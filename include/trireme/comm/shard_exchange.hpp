@@ -4,8 +4,8 @@
 //
 // Geometry: a slot holds every parameter of a stage, parameter p at slots[stage].offset[p] with N *
 // per_rank[p] elements; rank r's slice is [r * per_rank, (r + 1) * per_rank) of it. Parameters are
-// 64-byte aligned, so each is contiguous after the gather. Gradient slots have the same geometry in
-// fp32.
+// 64-byte aligned, so each is contiguous after the gather. Gradient slots, in fp32, hold the
+// trainable parameters only (gradient_slots()).
 //
 // Memory: stages are visited in neighbouring order, so two neighbours fit at a time: even stages
 // lie at the start of an arena, odd stages at its end, and the arena is as long as the largest
@@ -33,14 +33,19 @@ namespace trireme::comm {
 
 struct SlotParameter {
   size_t id = 0;  // the parameter; the same id in two stages (tied embeddings) names one storage
-  int64_t offset = 0;    // elements from the slot's start; a multiple of 32
-  int64_t per_rank = 0;  // elements of one rank's slice, padding included
+  int64_t offset = 0;     // elements from the slot's start; a multiple of 32
+  int64_t per_rank = 0;   // elements of one rank's slice, padding included
+  bool trainable = true;  // false: it has no gradient
 };
 
 struct SlotGeometry {
   std::vector<SlotParameter> parameters;
   int64_t elements = 0;  // of the whole slot
 };
+
+// The slots of the gradients: of each stage the trainable parameters, in their order. A stage may
+// have none.
+std::vector<SlotGeometry> gradient_slots(const std::vector<SlotGeometry>& stages);
 
 struct ExchangeCounters {
   int64_t gathers = 0;
@@ -77,12 +82,13 @@ class ShardExchange {
   // gathered over it.
   virtual bool holds(int stage) const = 0;
 
-  // fp32 gradient storage of a stage, zeroed: pointers by parameter index within the stage (whole
-  // parameters, N slices).
+  // fp32 gradient storage of a stage, zeroed: pointers to the gradients of its trainable
+  // parameters, in their order (whole parameters, N slices). Not for stages without any, nor
+  // reduce().
   virtual std::vector<float*> gradients(int stage) = 0;
   // Starts summing over ranks in rank order, in ExchangeOptions::reduce_type; finish_reduce() adds
-  // this rank's slices into `into` (fp32, by parameter index within the stage, per_rank elements
-  // each), after which the gradient storage may be used again.
+  // this rank's slices into `into` (fp32, of the trainable parameters in their order, per_rank
+  // elements each), after which the gradient storage may be used again.
   virtual void reduce(int stage) = 0;
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
 
@@ -110,7 +116,6 @@ struct ExchangeOptions {
   // their place, and the sum is added in fp32; on its way from node to node it is rounded behind
   // each node, and NCCL rounds as it adds. Among one rank nothing is rounded.
   DType reduce_type = DType::f32;
-  bool gradients = true;  // false: a frozen model, gradients() and reduce() are errors
   bool device = false;  // true: CUDA memory; NCCL, or MPI through pinned host memory where several
                         // ranks share a device
   ParallelFor

@@ -92,13 +92,15 @@ struct AdamOptions {
   bool operator==(const AdamOptions&) const = default;
 };
 
-// Gradient clip and learning-rate schedule of one optimizer; actor and critic have the same keys.
+// What one optimizer trains, its gradient clip and learning-rate schedule; actor and critic have
+// the same keys.
 struct OptimizerOptions {
   AdamOptions adam;
   LrScheduler lr_scheduler = LrScheduler::cosine_with_min_lr;
   double warmup_ratio = 0.03;
   double min_lr_ratio = 0.1;
   double max_norm = 1.0;  // 0: no clip
+  Strings freeze;         // patterns of parameters' names (model::freeze)
   bool operator==(const OptimizerOptions&) const = default;
 };
 

@@ -7,19 +7,25 @@
 #include <vector>
 
 #include "trireme/config/deck.hpp"
-#include "trireme/config/model_shape.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/model/spec.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::learn {
 
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
+// The names of the digests of the weights that frozen parameters have.
+inline constexpr const char* frozen_of_actor = "model.path.weights";
+inline constexpr const char* frozen_of_critic = "critic.path.weights";
+
 // What every command reads beside its rows: the tokenizer, what config.json says of the model that
-// is trained, weights and config.json of the reference and of reward models, and how reward models
-// read texts. Local, for rank 0.
+// is trained, its weights and the critic's where some are frozen (checkpoints do not hold those),
+// weights and config.json of the reference and of reward models, and how reward models read texts.
+// `critic` may be null. Local, for rank 0.
 Inputs common_inputs(const config::Options& options, config::Command command,
-                     const text::Tokenizer& tokenizer, const config::ModelShape& trained);
+                     const text::Tokenizer& tokenizer, const model::ModelSpec& trained,
+                     const model::ModelSpec* critic);
 
 // What decides what a run computes.
 struct RunContent {

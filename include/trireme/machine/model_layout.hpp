@@ -15,6 +15,7 @@ inline plan::ModelLayout layout_of(const model::ModelSpec& spec) {
                         .tensors = spec.tensors(),
                         .own = kept(&model::OperationRow::own),
                         .composed = kept(&model::OperationRow::composed)};
+  for (const auto& parameter : spec.parameters) out.trainable.push_back(parameter.trainable);
   for (const auto& stage : spec.stages) {
     out.stages.push_back(stage.parameters);
     for (const model::Operation& operation : stage.operations) {

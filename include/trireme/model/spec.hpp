@@ -52,6 +52,12 @@ struct ModelSpec {
 
   std::vector<base::TensorSpec> tensors() const;  // of parameters, same order
   int64_t elements() const;                       // of all parameters; a tied one counts once
+  int64_t trainable_elements() const;
+  std::vector<size_t> trainable_parameters() const;
+  std::vector<std::string> trainable_names() const;
+  bool is_trainable() const;  // has a trainable parameter
+  // Has a trainable parameter in this stage.
+  bool is_trainable(const Stage& stage) const;
   // Positions in Stage::parameters and in `parameters`; throw InternalError when there is none.
   size_t position_of(const Stage& stage, Role role) const;
   size_t index_of(const Stage& stage, Role role) const {
@@ -65,7 +71,16 @@ struct ModelSpec {
   size_t head_parameter() const { return stages.back().parameters.back(); }
 };
 
+// Every parameter is trainable.
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
+
+// The same model without a trainable parameter: a reference, a reward model.
+ModelSpec frozen(ModelSpec spec);
+
+// Freezes the parameters whose Hugging Face name fits a pattern: "*" is any text, "{2..5}" a number
+// from 2 to 5, everything else itself. Throws UserError(configuration) with the deck's `key` for
+// patterns that fit no parameter, or are not written so, and where nothing is left to train.
+void freeze(ModelSpec& spec, const std::vector<std::string>& patterns, const std::string& key);
 
 // Kept for the backward of a block, a token: columns in the compute type, and numbers in
 // fp32. The most of any block, without the stream that it begins with.

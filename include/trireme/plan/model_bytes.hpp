@@ -11,8 +11,9 @@
 
 namespace trireme::plan {
 
-// A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those
-// that it gathers. A tied embedding stands in the first and in the last stage.
+// A model as the stage loop sees it: tensors, which of them are trained, and for each stage
+// (embedding, L blocks, head) those that it gathers. A tied embedding stands in the first and in
+// the last stage.
 struct ModelLayout {
   // Kept for the backward of a block, a token: columns in the compute type, numbers in fp32.
   struct Kept {
@@ -21,12 +22,27 @@ struct ModelLayout {
   };
   config::ModelShape shape;
   std::vector<base::TensorSpec> tensors;
+  std::vector<bool> trainable = {};  // by tensor
   std::vector<std::vector<size_t>> stages = {};
   Kept own = {};            // by the program's own operators
   Kept composed = {};       // by LibTorch's
   bool head_norms = false;  // q and k are normed
 };
 int64_t elements(const ModelLayout& model);  // of all parameters
+int64_t trainable_elements(const ModelLayout& model);
+// The first stage with a trainable parameter, at which a backward pass ends; the count of stages:
+// none has one.
+size_t first_trainable_stage(const ModelLayout& model);
+// What a backward pass does, as shares of a forward pass: it differentiates by inputs from the
+// first trainable stage on, and by trainable weights. By elements; both 1 where nothing is frozen.
+struct BackwardShares {
+  double inputs = 1, weights = 1;
+};
+BackwardShares backward_shares(const ModelLayout& model);
+// Of the first blocks, those that no backward pass comes to.
+int64_t frozen_blocks(const ModelLayout& model);
+// The same model without a trainable parameter.
+ModelLayout frozen(ModelLayout model);
 
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {
@@ -37,8 +53,6 @@ enum class Exchange : uint8_t {
   device_ring,   // the same on a GPU, NCCL
 };
 
-enum class Training : uint8_t { frozen, trainable };
-
 // zero::MemoryUse says what a running model has; the same names, the same numbers (a test compares
 // them).
 struct ShardedModelBytes {
@@ -47,13 +61,13 @@ struct ShardedModelBytes {
   int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
   int64_t receive = 0;  // as gradients are summed: summed slice (device ring), three of them (node
                         // windows), slices of all other ranks (host ring)
-  int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards
+  int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards of what is trainable
 };
 // `ranks_of_node`: that share this rank's window, of node windows. `reduced_bytes`: of a gradient
 // on its way from rank to rank (train.reduce_dtype).
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
-                                      Training training, bool average, Exchange exchange,
-                                      int ranks_of_node = 1, int64_t reduced_bytes = 4);
+                                      bool average, Exchange exchange, int ranks_of_node = 1,
+                                      int64_t reduced_bytes = 4);
 
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64
 // first.
@@ -70,14 +84,14 @@ inline constexpr int64_t offload_piece = int64_t{1} << 24;
 // of it and what is rounded and compared of a tensor.
 int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload);
 
-// fp32: a trained model's gradients of all stages, whole, which a rank keeps where they are reduced
-// once a step (train.reduce_once).
+// fp32: the trainable parameters' gradients of all stages, whole, which a rank keeps where they are
+// reduced once a step (train.reduce_once).
 int64_t gradient_sum_bytes(const ModelLayout& model, int ranks);
 
-// Elements of one rank's shard, with its padding.
+// Trainable elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
-// Elements of the stage that has most on one rank.
+// Trainable elements of the stage that has most on one rank.
 int64_t largest_stage_slice(const ModelLayout& model, int ranks);
 
 // Page-locked memory through which a rank's arrays on a GPU are copied (machine::HostMirror): slabs
@@ -87,7 +101,7 @@ class MirrorBytes {
  public:
   static constexpr int64_t alignment = 64;
   static int64_t slab(int64_t bytes);  // for an array that found no room
-  // `arrays` fp32 arrays of each of a rank's slices of a model.
+  // `arrays` fp32 arrays of each of a rank's slices of a model's trainable parameters.
   void add(const ModelLayout& model, int ranks, int arrays);
   void add(int64_t bytes);
   int64_t total() const { return total_; }

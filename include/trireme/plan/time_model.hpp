@@ -29,6 +29,8 @@ inline constexpr double reduce_latency = 10e-6;
 struct ModelWork {
   double parameters = 0, layers = 0, hidden = 0, attention = 0;  // attention: heads x head size
   double kv_bytes = 0;                                           // of one token, all layers
+  double trainable = 1;                                          // share of the parameters
+  BackwardShares backward = {};
 };
 ModelWork work_of(const ModelLayout& model, double kv_element_bytes);
 

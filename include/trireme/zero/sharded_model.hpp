@@ -1,6 +1,7 @@
 // ZeRO-3: a model whose fp32 weights, gradients and optimizer state are cut by rows over the ranks
 // of a communicator, and an explicit loop over its stages that gathers the weights of one stage
-// while another computes.
+// while another computes. Frozen parameters (Parameter::trainable) are cut likewise, in the compute
+// type only; a model of frozen parameters alone only goes forward.
 //
 // Every rank runs the same number of passes: forward(), forward_backward() and step() are
 // collective, and a rank without work passes an empty batch. Losses must already be divided by
@@ -30,8 +31,6 @@
 
 namespace trireme::zero {
 
-enum class Training : uint8_t { frozen, trainable };
-
 // When a micro-batch's gradients go to the ranks that own them.
 enum class Reduce : uint8_t { now, later };
 // `left`: micro-batches of the step behind this one.
@@ -40,7 +39,6 @@ constexpr Reduce reduce_before(int64_t left) { return left > 0 ? Reduce::later :
 struct ShardedModelOptions {
   std::string name = "model";  // for the log: actor, critic, reference, ...
   config::DType compute = config::DType::bf16;
-  Training training = Training::trainable;
   // Blocks that are run again in backward, from the first one on; the others keep their
   // activations. -1: all (train.recompute).
   int64_t recompute = -1;
@@ -73,11 +71,10 @@ struct AdamWOptions {
 };
 
 struct StepResult {
-  double grad_norm =
-      0;  // before clipping, over all parameters of the model; a tied one counts once
+  double grad_norm = 0;  // before clipping, over all trainable parameters; a tied one counts once
   int64_t changed_values =
       0;  // compute-dtype values that differ from before, over the shard communicator
-  int64_t elements = 0;  // of the whole model
+  int64_t elements = 0;  // trainable ones, of the whole model
   bool updated =
       false;  // false: the norm is not finite, nothing was changed but the gradients were cleared
   std::string not_finite{};  // then: the first tensor and rank, in words; on every rank
@@ -149,10 +146,10 @@ class ShardedModel {
 
   const model::ModelSpec& spec() const;
   base::Block own(size_t parameter) const;
-  int64_t largest_stage() const;  // most elements of a stage's parameters on this rank
-  // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where
-  // the model has none (frozen, no average). On state_device(). Written by checkpoint's reader,
-  // followed by refresh().
+  int64_t largest_stage() const;  // most trainable elements of a stage on this rank
+  // fp32 shards, own(parameter).elements() values; nullptr for a frozen parameter, for a rank
+  // without rows of it, or where the model has none (no average). On state_device(). Written by
+  // checkpoint's reader, followed by refresh().
   using Values = base::Placed<float>;
   Values master(size_t parameter);
   Values gradient(size_t parameter);
@@ -164,10 +161,12 @@ class ShardedModel {
   // This rank's rows in the compute dtype, in the exchange's storage: the address never changes,
   // the values change in step(), load() and refresh().
   base::Placed<const std::byte> compute_slice(size_t parameter);
+  int64_t compute_bytes() const;  // of a value there
   // All rows in the compute dtype where this rank can read them at any time (ranks of one node in
   // shared memory); nullptr elsewhere. As for compute_slice().
   const void* compute_whole(size_t parameter) const;
-  // One bit per own value, see track_changes; nullptr without. All are set by load() and refresh().
+  // One bit per own value, see track_changes; nullptr without, and for a frozen parameter. All are
+  // set by load() and refresh().
   const uint64_t* changed(size_t parameter) const;
   void clear_changes();
 

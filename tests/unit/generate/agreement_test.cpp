@@ -172,8 +172,7 @@ Difference compare(const TestModel& m, DType dtype, const std::vector<Text>& tex
                    int64_t micro_batch_tokens, double temperature) {
   zero::ShardedModelOptions options;
   options.compute = dtype;
-  options.training = zero::Training::frozen;
-  zero::ShardedModel model(m.spec, world(), std::nullopt, at::kCPU, options);
+  zero::ShardedModel model(model::frozen(m.spec), world(), std::nullopt, at::kCPU, options);
   model.load(m.read);
   std::vector<int64_t> lengths;
   for (const Text& text : texts) lengths.push_back(static_cast<int64_t>(text.ids.size()));

@@ -38,9 +38,8 @@ const model::ModelSpec& small_spec() {
 class OldLogProbsOfARollout : public testing::Test {
  protected:
   OldLogProbsOfARollout()
-      : actor_(
-            small_spec(), world(), std::nullopt, at::kCPU,
-            {.name = "actor", .compute = config::DType::f32, .training = zero::Training::frozen}) {
+      : actor_(model::frozen(small_spec()), world(), std::nullopt, at::kCPU,
+               {.name = "actor", .compute = config::DType::f32}) {
     actor_.load([](size_t p, const base::Block& block, float* out) {
       model::initial_values(small_spec(), p, block, 3, out);
     });

@@ -30,10 +30,10 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   constexpr int64_t own = (12 + 3) * 32, block = 2 * 96 + 2 * 64 + 3 * 160 + 2 * 32,
                     all = 96 + block + 32 + 96, two = block + 32 + 96;
   constexpr int64_t slice = 2 * 24 + 2 * 16 + 3 * 48 + 2 * 3;  // of the block, without padding
-  const auto bytes = [&](Exchange exchange, plan::Training training, bool average) {
-    return plan::sharded_model_bytes(model, 3, 2, training, average, exchange);
+  const auto bytes = [&](Exchange exchange, bool average) {
+    return plan::sharded_model_bytes(model, 3, 2, average, exchange);
   };
-  const auto host = bytes(Exchange::host_ring, plan::Training::trainable, true);
+  const auto host = bytes(Exchange::host_ring, true);
   EXPECT_EQ(host.weights_own, 2 * own);
   EXPECT_EQ(host.weights_ring, 2 * two);
   EXPECT_EQ(host.gradient_slots, 4 * two);
@@ -42,37 +42,65 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   EXPECT_EQ(host.gradients, 4 * 768);
   EXPECT_EQ(host.moments, 8 * 768);
   EXPECT_EQ(host.average, 4 * 768);
-  const auto device = bytes(Exchange::device_ring, plan::Training::trainable, false);
+  const auto device = bytes(Exchange::device_ring, false);
   EXPECT_EQ(device.receive, 4 * slice);
   EXPECT_EQ(device.average, 0);
-  const auto window = bytes(Exchange::window, plan::Training::trainable, false);
+  const auto window = bytes(Exchange::window, false);
   EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
   EXPECT_EQ(window.weights_ring, 0);
   EXPECT_EQ(window.receive, 0);
-  const auto nodes = plan::sharded_model_bytes(model, 3, 2, plan::Training::trainable, false,
-                                               Exchange::node_windows, 2);
+  const auto nodes = plan::sharded_model_bytes(model, 3, 2, false, Exchange::node_windows, 2);
   EXPECT_EQ(nodes.weights_own, 2 * all / 2) << "a half of the node's";
   EXPECT_EQ(nodes.weights_ring, 0);
   EXPECT_EQ(nodes.gradient_slots, 4 * two);
   EXPECT_EQ(nodes.receive, 4 * 3 * slice);
   const auto halves = [&](int ranks, Exchange exchange) {
-    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::trainable, false, exchange, 2,
-                                     2);
+    return plan::sharded_model_bytes(model, ranks, 2, false, exchange, 2, 2);
   };
   EXPECT_EQ(halves(3, Exchange::host_ring).receive, 2 * 2 * slice) << "gradients travel in bf16";
   EXPECT_EQ(halves(3, Exchange::device_ring).receive, 2 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).receive, 2 * 3 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).gradient_slots, 4 * two) << "rounded where they lie";
   EXPECT_EQ(halves(1, Exchange::device_ring).receive,
-            plan::sharded_model_bytes(model, 1, 2, plan::Training::trainable, false,
-                                      Exchange::device_ring)
-                .receive)
+            plan::sharded_model_bytes(model, 1, 2, false, Exchange::device_ring).receive)
       << "a single rank rounds nothing";
-  const auto frozen = bytes(Exchange::host_ring, plan::Training::frozen, true);
+  const auto frozen =
+      plan::sharded_model_bytes(plan::frozen(model), 3, 2, true, Exchange::host_ring);
   EXPECT_EQ(frozen.weights_ring, 2 * two);
   EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients +
                 frozen.moments + frozen.average,
             0);
+}
+
+// The final norm and the head alone: 3 and 4 x 8 of a rank.
+TEST(ModelBytes, OfWhatIsTrainable) {
+  auto spec = model::describe(small_shape(), model::HeadKind::language);
+  const auto whole = layout(spec);
+  model::freeze(spec, {"model.embed_tokens.*", "model.layers.*"}, "actor.freeze");
+  const plan::ModelLayout model = layout(spec);
+  EXPECT_EQ(plan::elements(model), plan::elements(whole));
+  EXPECT_EQ(plan::trainable_elements(model), 8 + 80);
+  EXPECT_EQ(plan::first_trainable_stage(model), 2u);
+  EXPECT_EQ(plan::frozen_blocks(model), 1);
+  EXPECT_EQ(plan::shard_elements(model, 3), 2 * 64);
+  EXPECT_EQ(plan::largest_stage_slice(model, 3), 3 + 32);
+  EXPECT_EQ(plan::gradient_sum_bytes(model, 3), 4 * (32 + 96));
+  const auto part = plan::sharded_model_bytes(model, 3, 2, true, Exchange::host_ring),
+             all = plan::sharded_model_bytes(whole, 3, 2, true, Exchange::host_ring);
+  EXPECT_EQ(part.weights_own, all.weights_own);
+  EXPECT_EQ(part.weights_ring, all.weights_ring);
+  EXPECT_EQ(part.gradient_slots, 4 * (32 + 96));
+  EXPECT_EQ(part.receive, 4 * 2 * (3 + 32));
+  EXPECT_EQ(part.master, 4 * 128);
+  EXPECT_EQ(part.moments, 8 * 128);
+  EXPECT_EQ(part.average, 4 * 128);
+  const double trained = 88, products = static_cast<double>(plan::elements(whole)) - 80;
+  EXPECT_DOUBLE_EQ(plan::backward_shares(model).inputs, trained / products);
+  EXPECT_DOUBLE_EQ(plan::backward_shares(model).weights, trained / products);
+  EXPECT_EQ(plan::backward_shares(whole).inputs + plan::backward_shares(whole).weights, 2);
+  const auto frozen = plan::frozen(whole);
+  EXPECT_EQ(plan::first_trainable_stage(frozen), frozen.stages.size());
+  EXPECT_EQ(plan::shard_elements(frozen, 3), 0);
 }
 
 TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
@@ -81,7 +109,7 @@ TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
   const plan::ModelLayout model = layout(model::describe(shape, model::HeadKind::language));
   EXPECT_EQ(plan::elements(model), 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
   const auto bytes =
-      plan::sharded_model_bytes(model, 1, 4, plan::Training::frozen, false, Exchange::host_ring);
+      plan::sharded_model_bytes(plan::frozen(model), 1, 4, false, Exchange::host_ring);
   EXPECT_EQ(bytes.weights_own, 4 * (96 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 32));
   EXPECT_EQ(bytes.weights_ring, 4 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 32 + 32 + 96))
       << "the block and the head";

@@ -62,7 +62,7 @@ TEST(FrozenModels, ObeyTheShardGroup) {
   };
   const plan::ModelLayout model = job_of({}, 2, 4, gpu()).models.actor;
   const auto own = [&](int ranks) {
-    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::frozen, false,
+    return plan::sharded_model_bytes(plan::frozen(model), ranks, 2, false,
                                      plan::Exchange::device_ring)
         .weights_own;
   };

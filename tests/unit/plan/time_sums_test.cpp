@@ -28,6 +28,24 @@ plan::TrainingWork work(int ranks, bool recompute = true) {
           .recompute = recompute};
 }
 
+// Half of the blocks, of which a quarter's weights: backward goes through half, the optimizer and
+// gradients on their way have a quarter.
+TEST(TimeSums, CountWhatIsTrained) {
+  plan::TrainingWork part = work(1);
+  part.model.trainable = 0.25;
+  part.model.backward = {.inputs = 0.5, .weights = 0.25};
+  EXPECT_DOUBLE_EQ(plan::pass_seconds(slow(), part), (1 + 2 * 0.5 + 0.25) * 420 * 3 / 59);
+  EXPECT_DOUBLE_EQ(plan::optimizer_seconds(slow(), part.model, 4), 0.25 * 28 * 50.0 / 4 / 10);
+  const auto several = [](bool trained) {
+    plan::TrainingWork one = work(4);
+    one.tokens = 0;
+    if (!trained) one.model.trainable = one.model.backward.inputs = one.model.backward.weights = 0;
+    return plan::pass_seconds(slow(), one);
+  };
+  EXPECT_LT(several(false), several(true));
+  EXPECT_DOUBLE_EQ(plan::forward_seconds(slow(), part), plan::forward_seconds(slow(), work(1)));
+}
+
 // (2 x 50 + 4 x 2 x 4 x 10) operations for each of 3 tokens.
 TEST(TimeSums, OfOneRankAreItsOperations) {
   constexpr double once = 420 * 3;

@@ -44,8 +44,7 @@ TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
 // pieces ends with the bits of state that is there, and nothing is skipped or done twice.
 TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
-  const zero::ShardMap map(base::ShardLayout::by_rows(spec.tensors(), world().size()),
-                           world().rank());
+  const zero::ShardMap map(spec, world().size(), world().rank());
   const zero::AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1};
   struct Trained {
     zero::OptimizerState state;

@@ -116,9 +116,8 @@ TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
     const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
     zero::ShardedModelOptions options;
     options.compute = config::DType::f32;
-    options.training = zero::Training::frozen;
     options.exchange = exchange;
-    zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+    zero::ShardedModel model(model::frozen(spec), world(), std::nullopt, at::kCPU, options);
     model.load(initial_reader(spec));
 
     const auto whole = whole_parameters(spec);

@@ -1,5 +1,5 @@
-// What a sharded model holds is what `plan` says, byte for byte: both exchanges, trained and
-// frozen, with and without an average.
+// What a sharded model holds is what `plan` says, byte for byte: all exchanges, trained, trained in
+// part and frozen, with and without an average.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -15,11 +15,24 @@
 namespace trireme::test {
 namespace {
 
+enum class Trained : uint8_t { all, some, stage, none };
+
+model::ModelSpec spec_of(Tied tied, model::HeadKind head, Trained trained) {
+  model::ModelSpec spec = model::describe(tiny_shape(tied), head);
+  if (trained == Trained::none) return model::frozen(spec);
+  if (trained == Trained::some)
+    model::freeze(spec, {"model.embed_tokens.*", "*norm.weight", "*.1.*_proj.weight"}, "freeze");
+  if (trained == Trained::stage)
+    model::freeze(spec, {"model.embed_tokens.*", "model.layers.{0..1}.*", "model.norm.weight"},
+                  "freeze");
+  return spec;
+}
+
 struct PlannedRun {
   Tied tied;
   model::HeadKind head;
   config::DType compute;
-  zero::Training training;
+  Trained training;
   comm::ExchangeKind exchange;
   config::DType reduce = config::DType::f32;
   bool reduce_once = false;
@@ -31,20 +44,18 @@ const std::map<comm::ExchangeKind, plan::Exchange> planned_as{
     {comm::ExchangeKind::mpi_ring, plan::Exchange::host_ring}};
 
 void expect_planned_bytes(const PlannedRun& s) {
-  const auto spec = model::describe(tiny_shape(s.tied), s.head);
+  const auto spec = spec_of(s.tied, s.head, s.training);
   const comm::CommView& ranks = world();
   zero::ShardedModelOptions options;
   options.compute = s.compute;
-  options.training = s.training;
   options.exchange = s.exchange;
   options.reduce = s.reduce;
   options.reduce_once = s.reduce_once;
   zero::ShardedModel model(spec, ranks, std::nullopt, at::kCPU, options);
-  const bool trained = s.training == zero::Training::trainable;
+  const bool trained = s.training != Trained::none;
   if (trained) model.enable_average(0.9);
   const auto want = plan::sharded_model_bytes(
-      layout(spec), ranks.size(), config::bytes_per_element(s.compute),
-      trained ? plan::Training::trainable : plan::Training::frozen, trained,
+      layout(spec), ranks.size(), config::bytes_per_element(s.compute), trained,
       planned_as.at(s.exchange), comm::discover(ranks).local_size,
       config::bytes_per_element(s.reduce));
   const zero::MemoryUse got = model.memory();
@@ -62,7 +73,7 @@ TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
   for (const Tied tied : {Tied::no, Tied::yes}) {
     for (const auto head : {model::HeadKind::language, model::HeadKind::score}) {
       for (const auto compute : {config::DType::f32, config::DType::bf16}) {
-        for (const auto training : {zero::Training::frozen, zero::Training::trainable}) {
+        for (const auto training : {Trained::none, Trained::some, Trained::stage, Trained::all}) {
           for (const auto exchange : exchanges_here()) {
             SCOPED_TRACE(testing::Message()
                          << "tied " << static_cast<int>(tied) << " head " << static_cast<int>(head)
@@ -85,28 +96,27 @@ TEST(MemoryOfAShardedModel, WithOneRingForAll) {
   const auto critic = model::describe(tiny_shape(Tied::no), model::HeadKind::score);
   const auto rings = std::make_shared<comm::RingMemory>();
   const comm::CommView& ranks = world();
-  const auto planned = [&](const model::ModelSpec& spec, plan::Training training) {
-    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, training, false,
+  const auto planned = [&](const model::ModelSpec& spec) {
+    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, false,
                                      plan::Exchange::host_ring);
   };
-  const auto make = [&](const model::ModelSpec& spec, zero::Training training) {
+  const auto make = [&](const model::ModelSpec& spec) {
     zero::ShardedModelOptions options;
-    options.training = training;
     options.exchange = comm::ExchangeKind::mpi_ring;
     options.rings = rings;
     return zero::ShardedModel(spec, ranks, std::nullopt, at::kCPU, options);
   };
-  const auto frozen = make(actor, zero::Training::frozen);
-  EXPECT_EQ(rings->bytes(), planned(actor, plan::Training::frozen).weights_ring);
-  const auto second = make(critic, zero::Training::trainable);
-  const auto first = make(actor, zero::Training::trainable);
-  const auto want = planned(actor, plan::Training::trainable);
+  const auto reference = make(model::frozen(actor));
+  EXPECT_EQ(rings->bytes(), planned(model::frozen(actor)).weights_ring);
+  const auto second = make(critic);
+  const auto first = make(actor);
+  const auto want = planned(actor);
   EXPECT_EQ(rings->bytes(comm::RingMemory::weights), want.weights_ring);
   EXPECT_EQ(rings->bytes(comm::RingMemory::gradients), want.gradient_slots);
   EXPECT_EQ(rings->bytes(comm::RingMemory::received), want.receive);
   EXPECT_EQ(first.memory().weights, want.weights_own);
   EXPECT_EQ(first.memory().exchange, 0);
-  EXPECT_EQ(second.memory().weights, planned(critic, plan::Training::trainable).weights_own);
+  EXPECT_EQ(second.memory().weights, planned(critic).weights_own);
 }
 
 }  // namespace

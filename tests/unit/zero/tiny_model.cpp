@@ -2,10 +2,13 @@
 
 #include "unit/zero/tiny_model.hpp"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
+#include <string>
 
 #include "trireme/base/philox.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
@@ -164,6 +167,55 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec,
     }
   }
   return sums;
+}
+
+zero::AdamWOptions adam() {
+  zero::AdamWOptions options;
+  options.lr = 1e-2;
+  options.weight_decay = 0.1;
+  options.eps = 1e-4;
+  options.max_norm = 0.05;
+  return options;
+}
+
+std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters,
+                                int ranks, int steps) {
+  std::vector<at::Tensor> m, v;
+  for (const auto& p : parameters) {
+    m.push_back(at::zeros_like(p));
+    v.push_back(at::zeros_like(p));
+  }
+  std::vector<double> norms;
+  const auto options = adam();
+  for (int step = 0; step < steps; ++step) {
+    std::vector<model::PackedBatch> work;
+    for (int rank = 0; rank < ranks; ++rank) work.push_back(tiny_work(spec.shape, rank, step));
+    auto gradients = plain_gradients(spec, parameters, work, at::kFloat);
+    double squares = 0;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (spec.parameters[p].trainable)
+        squares += gradients[p].to(at::kDouble).pow(2).sum().item<double>();
+    }
+    norms.push_back(std::sqrt(squares));
+    const double factor = std::min(1.0, options.max_norm / (norms.back() + 1e-6));
+    const at::Tensor count = at::full({}, static_cast<double>(step + 1));
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (!spec.parameters[p].trainable) continue;
+      const bool is_norm = spec.parameters[p].spec.name.find("norm.weight") != std::string::npos;
+      at::_fused_adamw_({parameters[p]}, {gradients[p].mul(factor)}, {m[p]}, {v[p]}, {}, {count},
+                        options.lr, options.beta1, options.beta2,
+                        is_norm ? 0 : options.weight_decay, options.eps, false, false);
+    }
+  }
+  return norms;
+}
+
+void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
+  for (size_t p = 0; p < want.size(); ++p) {
+    if (!model.spec().parameters[p].trainable) continue;
+    EXPECT_LE(relative_error(model.master(p).host(), model.own(p), want[p]), 2e-5)
+        << model.spec().parameters[p].spec.name;
+  }
 }
 
 at::Tensor rows_of(const at::Tensor& whole, const base::Block& block) {

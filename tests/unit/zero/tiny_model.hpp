@@ -51,6 +51,15 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec,
                                         const std::vector<model::PackedBatch>& batches,
                                         at::ScalarType compute);
 
+// A large eps: a gradient of rounding size must not become a step of size lr.
+zero::AdamWOptions adam();
+// Optimizer steps of adam() on whole parameters by LibTorch, of the trainable ones, over the
+// tiny_work() of all ranks; returns the norms before clipping.
+std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters,
+                                int ranks, int steps);
+// That the trainable parameters of a model are these.
+void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want);
+
 // Rows of a whole parameter that `block` names.
 at::Tensor rows_of(const at::Tensor& whole, const base::Block& block);
 

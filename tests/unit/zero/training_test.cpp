@@ -17,52 +17,6 @@
 namespace trireme::test {
 namespace {
 
-zero::AdamWOptions adam() {
-  zero::AdamWOptions options;
-  options.lr = 1e-2;
-  options.weight_decay = 0.1;
-  options.eps = 1e-4;  // large: a gradient of rounding size must not become a step of size lr
-  options.max_norm = 0.05;
-  return options;
-}
-
-bool is_norm(const std::string& name) { return name.find("norm.weight") != std::string::npos; }
-
-// The same steps on whole parameters by LibTorch; returns the norms before clipping.
-std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters,
-                                int ranks, int steps) {
-  std::vector<at::Tensor> m, v;
-  for (const auto& p : parameters) {
-    m.push_back(at::zeros_like(p));
-    v.push_back(at::zeros_like(p));
-  }
-  std::vector<double> norms;
-  const auto options = adam();
-  for (int step = 0; step < steps; ++step) {
-    std::vector<model::PackedBatch> work;
-    for (int rank = 0; rank < ranks; ++rank) work.push_back(tiny_work(spec.shape, rank, step));
-    auto gradients = plain_gradients(spec, parameters, work, at::kFloat);
-    double squares = 0;
-    for (const auto& g : gradients) squares += g.to(at::kDouble).pow(2).sum().item<double>();
-    norms.push_back(std::sqrt(squares));
-    const double factor = std::min(1.0, options.max_norm / (norms.back() + 1e-6));
-    const at::Tensor count = at::full({}, static_cast<double>(step + 1));
-    for (size_t p = 0; p < parameters.size(); ++p) {
-      const double decay = is_norm(spec.parameters[p].spec.name) ? 0 : options.weight_decay;
-      at::_fused_adamw_({parameters[p]}, {gradients[p].mul(factor)}, {m[p]}, {v[p]}, {}, {count},
-                        options.lr, options.beta1, options.beta2, decay, options.eps, false, false);
-    }
-  }
-  return norms;
-}
-
-void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
-  for (size_t p = 0; p < want.size(); ++p) {
-    EXPECT_LE(relative_error(model.master(p).host(), model.own(p), want[p]), 2e-5)
-        << model.spec().parameters[p].spec.name;
-  }
-}
-
 class Training : public testing::TestWithParam<comm::ExchangeKind> {};
 
 TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
@@ -376,8 +330,7 @@ TEST(Step, ThatIsLeftOutKeepsNoGatheredStages) {
   options.rings = std::make_shared<comm::RingMemory>();
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
   model.load(initial_reader(spec));
-  options.training = zero::Training::frozen;
-  zero::ShardedModel reference(spec, part, std::nullopt, at::kCPU, options);
+  zero::ShardedModel reference(model::frozen(spec), part, std::nullopt, at::kCPU, options);
   reference.load(initial_reader(spec));
   const auto batch = tiny_batch(spec.shape, 1, {4});
   const auto hidden_of = [&](zero::ShardedModel& one) {
