@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string_view>
 #include <unordered_map>
 
 #include "agree.hpp"
@@ -211,6 +213,25 @@ const DatasetInfo* Reader::find(const std::string& path) const {
     if (info.path == path) return &info;
   }
   return nullptr;
+}
+
+void Reader::require_names(const std::string& folder, const std::vector<std::string>& names,
+                           const std::string& key) const {
+  const std::set<std::string_view> wanted(names.begin(), names.end());
+  std::string problem;
+  for (const DatasetInfo& info : state_->infos) {
+    if (problem.empty() && info.path.starts_with(folder) &&
+        !wanted.contains(std::string_view(info.path).substr(folder.size())))
+      problem = base::text("has ", info.path, ", which this run does not train");
+  }
+  for (const std::string& name : names) {
+    if (problem.empty() && find(folder + name) == nullptr)
+      problem = base::text("has no ", folder, name, ", which this run trains");
+  }
+  if (problem.empty()) return;
+  throw Mismatch(base::text(state_->folder.string(), " does not fit this run (it ", problem,
+                            "): it was saved from another model or with another ", key,
+                            "; take that of its deck, or begin in another run.dir"));
 }
 
 void Reader::read(std::span<const ReadRequest> requests) {

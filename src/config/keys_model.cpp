@@ -23,6 +23,13 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
       .range(0, 1);
   add(KEY(min_lr_ratio), "Where cosine_with_min_lr ends, as a share of the peak.").range(0, 1);
   add(KEY(max_norm), "Gradients are scaled down to this global norm; 0: no clipping.").at_least(0);
+  add(KEY(freeze),
+      "Parameters that are not trained, by patterns of their Hugging Face names: \"*\" is any "
+      "text, "
+      "{0..3} a number from 0 to 3. [\"model.embed_tokens.*\", \"model.layers.{0..11}.*\"] freezes "
+      "the embedding and the first twelve blocks. They take no gradients and no optimizer state, "
+      "and checkpoints do not hold them.")
+      .departs("Not in OpenRLHF.");
 }
 
 }  // namespace

@@ -101,8 +101,10 @@ checkpoint::Content Checkpointing::content(const RunState& state, const StoredPa
   const bool writes = roles_.writes_shard();
   first_dataset_.clear();
   for (const SavedModel& saved : models_) {
-    first_dataset_.push_back(content.datasets.size());
+    std::vector<size_t>& first = first_dataset_.emplace_back();
     for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+      first.push_back(content.datasets.size());
+      if (!saved.spec->parameters[p].trainable) continue;
       for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
         checkpoint::Dataset dataset{
@@ -223,7 +225,7 @@ int64_t Checkpointing::most_aside() const {
 void Checkpointing::before_change(size_t model, size_t parameter) {
   if (saving_ < 0 || !writer_->busy()) return;
   const size_t parts = parts_of(models_[model]).size();
-  const size_t first = first_dataset_[model] + parameter * parts;
+  const size_t first = first_dataset_[model][parameter];
   if (writer_->written(first + parts - 1)) return;  // in their order: the others are, too
   const base::Stopwatch watch;
   const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
@@ -285,11 +287,13 @@ RunState Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   const RunState state = run_state_from_json(reader.state());
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
+    reader.require_names(base::text("/", saved.name, "/weight/"), saved.spec->trainable_names(),
+                         base::text(saved.name, ".freeze"));
     if (!saved.model) continue;
     for (size_t p = 0; p < saved.spec->parameters.size();
          ++p) {  // as content() goes: the mirror is the same, whoever takes it
       const base::Block block = saved.model->own(p);
-      if (block.empty()) continue;
+      if (block.empty() || !saved.spec->parameters[p].trainable) continue;
       for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
         requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block,

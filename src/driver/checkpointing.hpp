@@ -27,8 +27,8 @@ namespace trireme::driver {
 // An fp32 array of a model, by parameter.
 using SavedArray = zero::ShardedModel::Values (zero::ShardedModel::*)(size_t);
 
-// A model that is saved: /<name>/{weight,m,v,ema}/<tensor>. `model` is null on ranks that are no
-// trainers.
+// A model that is saved: /<name>/{weight,m,v,ema}/<tensor> of its trainable parameters; frozen ones
+// are those of the model that the run starts from. `model` is null on ranks that are no trainers.
 struct SavedModel {
   std::string name;
   const model::ModelSpec* spec = nullptr;
@@ -121,8 +121,8 @@ class Checkpointing {
   machine::HostMirror mirror_;  // before the writer, which reads it
   checkpoint::SaveSchedule schedule_;
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
-  StoredParts parts_;                  // stay alive while the writer reads them
-  std::vector<size_t> first_dataset_;  // of each model in a save
+  StoredParts parts_;                               // stay alive while the writer reads them
+  std::vector<std::vector<size_t>> first_dataset_;  // in a save, by model and parameter
   int64_t saving_ = -1;
   int64_t committed_ = -1;
   double stalled_ = 0;

@@ -52,6 +52,8 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);
+  freezes_ = spec.trainable_elements() < spec.elements();
+  if (freezes_) sync.tensors = spec.trainable_parameters();
   const auto groups = roles.shard_ranks();
   const auto source =
       base::ShardLayout::by_rows(spec.tensors(), static_cast<int>(groups.front().size()));
@@ -89,9 +91,11 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   if (actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
       sources.data.push_back(actor->compute_slice(p).address());  // SyncOptions::device knows
-      if (const uint64_t* changed = actor->changed(p)) sources.changed.push_back(changed);
+      sources.changed.push_back(actor->changed(p));
     }
   }
+  // Generators that gave their memory back have lost frozen weights, too.
+  if (freezes_ && !roles_.world.all(!weights || weights->data(0) != nullptr)) sync_->forget();
   std::vector<void*> targets;
   if (weights) {
     weights->restore();

@@ -33,8 +33,9 @@ class WeightBridge {
   WeightBridge(const config::Options& options, const comm::Roles& roles,
                const model::ModelSpec& spec, at::Device device, bool shared);
 
-  // Collective over world: the generators' weights become the actor's, with this version. Null
-  // where this rank lacks the role. Counters of this rank.
+  // Collective over world: the generators' weights become the actor's, with this version; frozen
+  // ones are sent where they are missing. Null where this rank lacks the role. Counters of this
+  // rank.
   weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor,
                                generate::GeneratorWeights* weights);
   // Syncs after which a generator's memory differed from the trainers', so that everything was sent
@@ -52,6 +53,7 @@ class WeightBridge {
   const comm::Roles& roles_;
   int64_t element_bytes_;
   int64_t healed_ = 0;
+  bool freezes_ = false;  // some parameters
   bool compares_memory_;  // of both sides after each sync: deltas change what lies there
   at::Device device_;
   std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared

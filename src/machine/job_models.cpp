@@ -100,10 +100,6 @@ class ShapesToPlan {
   std::vector<std::string>& assumed_;
 };
 
-plan::ModelLayout scorer(const config::ModelShape& shape) {
-  return layout_of(model::describe(shape, model::HeadKind::score));
-}
-
 }  // namespace
 
 ModelShapes shapes_of(const config::Options& options, config::Command command,
@@ -150,14 +146,20 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
 plan::JobModels job_models(const config::Options& options, config::Command command,
                            const ModelShapes& shapes) {
   plan::JobModels out;
-  const model::ModelSpec actor = model::describe(shapes.actor, model::trained_head(command));
+  model::ModelSpec actor = model::describe(shapes.actor, model::trained_head(command));
+  model::freeze(actor, options.actor.freeze, "actor.freeze");
   out.actor = layout_of(actor);
   if (command == config::Command::ppo) {
     out.slices =
         model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
   }
-  if (shapes.critic) out.critic = scorer(*shapes.critic);
-  for (const auto& shape : shapes.reward_models) out.reward_models.push_back(scorer(shape));
+  if (shapes.critic) {
+    model::ModelSpec critic = model::describe(*shapes.critic, model::HeadKind::score);
+    model::freeze(critic, options.critic.freeze, "critic.freeze");
+    out.critic = layout_of(critic);
+  }
+  for (const auto& shape : shapes.reward_models)
+    out.reward_models.push_back(layout_of(model::describe(shape, model::HeadKind::score)));
   if (shapes.reference)
     out.reference = layout_of(model::describe(*shapes.reference, model::HeadKind::language));
   return out;

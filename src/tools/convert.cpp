@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "trireme/config/exported_config.hpp"
 #include "trireme/driver/run_state.hpp"
 #include "trireme/learn/file_digest.hpp"
+#include "trireme/learn/inputs.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -176,6 +178,34 @@ config::ModelShape shape_of(const fs::path& path) {
                                      : config::load_model_shape(path);
 }
 
+// Frozen parameters are not in a checkpoint: they are those of the model that its run started from,
+// which must be here with the weights that it had then. Nothing where the run froze none.
+std::optional<learn::ModelStart> start_of_frozen(const driver::RunState& run,
+                                                 const CheckpointPart& part,
+                                                 const ModelSource& source,
+                                                 const fs::path& checkpoint) {
+  const auto options = config::parse_deck(run.deck, "the checkpoint's deck");
+  const bool critic = part.prefix.starts_with("/critic/");
+  if ((critic ? options.critic.freeze : options.actor.freeze).empty()) return std::nullopt;
+  const std::string path = critic ? learn::critic_path(options).path : options.model.path;
+  const auto seed = static_cast<uint64_t>(options.run.seed);
+  if (path.empty())
+    return learn::ModelStart{model::describe(shape_of(source.model), part.head), nullptr, seed};
+  const auto saved =
+      std::ranges::find(run.inputs, critic ? learn::frozen_of_critic : learn::frozen_of_actor,
+                        &learn::Inputs::value_type::first);
+  VALIDATE(saved != run.inputs.end() && saved->second == learn::digest_of_model(source.model),
+           ExitCode::bad_data, checkpoint.string(),
+           " does not hold the parameters that its run froze, and the weights in ",
+           source.model.string(), " (", source.key,
+           ") are not those that the run started from: give their folder as --model-config");
+  const auto folder = model::open_model(source.model);
+  const auto allowed =
+      part.head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
+  return learn::ModelStart{model::describe_and_check(folder, part.head, allowed), folder.weights,
+                           critic ? seed + 1 : seed};
+}
+
 void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
@@ -192,10 +222,14 @@ void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
            "as --model-config");
   auto shape = shape_of(source.model);
   if (reader.find(part.prefix + "lm_head.weight")) shape.tied = false;  // trained apart
-  const auto spec = model::describe(shape, part.head);
-  VALIDATE(reader.find(part.prefix + spec.parameters.front().spec.name), ExitCode::bad_data,
-           folder.string(), " has no ", command.part, " (", part.prefix,
-           spec.parameters.front().spec.name, " is not in it)");
+  const auto frozen = start_of_frozen(state, part, source, folder);
+  const zero::ReadRows read_frozen = frozen ? frozen->reader() : zero::ReadRows{};
+  const auto spec = frozen ? frozen->spec : model::describe(shape, part.head);
+  const auto stored = [&](const model::Parameter& parameter) {
+    return reader.find(part.prefix + parameter.spec.name) != nullptr;
+  };
+  VALIDATE(std::ranges::any_of(spec.parameters, stored), ExitCode::bad_data, folder.string(),
+           " has no ", command.part, " (nothing in it begins with ", part.prefix, ")");
   const ToolJob job{{"input", learn::digest_of_file(folder / "manifest.json")},
                     {"part", command.part},
                     {"model-config", learn::digest_of_descriptions(source.model)},
@@ -206,6 +240,7 @@ void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
         spec,
         [&](size_t p, const base::Block& block, float* out) {
           const auto& tensor = spec.parameters[p].spec;
+          if (frozen && !stored(spec.parameters[p])) return read_frozen(p, block, out);
           const std::vector<checkpoint::ReadRequest> requests{
               {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
           reader.read(requests);

@@ -21,6 +21,13 @@ namespace {
 
 void print(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
 
+std::string describe(const plan::ModelLayout& model) {
+  const int64_t all = plan::elements(model), trained = plan::trainable_elements(model);
+  return config::describe(model.shape, all) +
+         (trained < all ? base::text(", ", trained, " of its ", all, " parameters are trained")
+                        : "");
+}
+
 std::string gigabytes(int64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%8.2f", static_cast<double>(bytes) * 1e-9);
@@ -204,9 +211,8 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
     print(
         "machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are "
         "not looked at");
-  print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
-  if (models.critic)
-    print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
+  print("actor: " + describe(models.actor));
+  if (models.critic) print("critic: " + describe(*models.critic));
   job.compute = compute_type(job);
   if (command.search) {
     VALIDATE(ppo, ExitCode::usage, "--search is for ppo (it tries splits of its roles)");

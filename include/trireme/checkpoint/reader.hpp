@@ -78,6 +78,11 @@ class Reader {
   const std::vector<DatasetInfo>& datasets() const;
   const DatasetInfo* find(const std::string& path) const;  // nullptr: not there
 
+  // Local. Throws Mismatch unless the datasets in `folder` ("/actor/weight/") are these: naming the
+  // first that is not, and `key`, which says what a run saves.
+  void require_names(const std::string& folder, const std::vector<std::string>& names,
+                     const std::string& key) const;
+
   // Collective; requests differ between ranks and may be empty. Throws on every rank alike:
   // Mismatch for the first request that the checkpoint has not, or not in this shape or type (both
   // are named); bad_data for bytes that do not fit their digest (file and tensor are named).

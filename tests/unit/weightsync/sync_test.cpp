@@ -273,11 +273,12 @@ TEST(Sync, MovesSomeTensorsAfterAllOfThem) {
   const std::vector<size_t> some{1, 2, 4, target.tensors().size() - 1};
   int64_t elements = 0;
   for (const size_t t : some) elements += target.tensors()[t].elements();
-  for (const Roles& roles : role_mixes()) {
-    if (roles.members.targets[0].size() != 1) continue;
+  for (const size_t mix : {1, 4}) {  // colocated, and the rest to one
+    const Roles roles = role_mixes()[mix];
     const int shards = static_cast<int>(roles.members.sources[0].size());
     const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), shards);
-    for (const Transport& transport : transports()) {
+    for (const size_t how : {0, 1, 3, 7}) {  // rings, messages, relay, deltas
+      const Transport transport = transports()[how];
       SCOPED_TRACE(testing::Message() << roles.name << " " << transport.name);
       SyncOptions options = transport.options;
       const Members members = transport.of(roles.members);
