@@ -3,7 +3,7 @@
 // prefilling 512 positions, shared among threads as the engine shares it.
 //   perf_decode_attention [--threads=1,2] [--isa=avx2,portable] [--benchmark_filter=...]
 // `GB/s` counts keys and values once for each text and step (decoding: what is read), `GFLOP/s`
-// both products.
+// both products. `decode_4096_window_1024` reads as much as `decode_1x1024` does.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ struct Step {
     }
   }
 
-  AttentionArguments arguments(const AttentionUnit& unit) {
+  AttentionArguments arguments(const AttentionUnit& unit, int64_t window) {
     const int64_t at = (unit.first_row * row + unit.kv_head * shape.group * shape.head_dim) *
                        static_cast<int64_t>(size_of(type));
     return {.type = type,
@@ -80,7 +80,8 @@ struct Step {
             .out = out.data() + at,
             .group = shape.group,
             .head_dim = shape.head_dim,
-            .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim))};
+            .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+            .window = window};
   }
 
   Shape shape;
@@ -97,7 +98,7 @@ struct Setting {
   ElementType type;
   base::Isa isa;
   int threads;
-  int64_t texts, rows, keys;
+  int64_t texts, rows, keys, window;
 };
 
 void attention(benchmark::State& state, const Setting& s) {
@@ -116,13 +117,14 @@ void attention(benchmark::State& state, const Setting& s) {
   for (auto _ : state) {
     team.run([&](int thread) {
       if (shared.parts.empty()) {
-        deal(std::ssize(shared.units), thread, s.threads,
-             [&](int64_t u) { attend(step.arguments(shared.units[static_cast<size_t>(u)])); });
+        deal(std::ssize(shared.units), thread, s.threads, [&](int64_t u) {
+          attend(step.arguments(shared.units[static_cast<size_t>(u)], s.window));
+        });
         return;
       }
       deal(std::ssize(shared.parts), thread, s.threads, [&](int64_t i) {
         const auto [unit, chunk] = shared.parts[static_cast<size_t>(i)];
-        const AttentionArguments a = step.arguments(shared.units[unit]);
+        const AttentionArguments a = step.arguments(shared.units[unit], s.window);
         attend_chunk(a, chunk, parts.data() + parts_at[unit]);
         if (++done[unit] % a.chunks() == 0) merge_chunks(a, parts.data() + parts_at[unit]);
       });
@@ -164,11 +166,15 @@ int main(int argc, char** argv) {
   const auto isas = option(argc, argv, "isa", base::to_string(base::best_isa()));
   struct Load {
     const char* name;
-    int64_t texts, rows, keys;
+    int64_t texts, rows, keys, window = 0;
   };
-  constexpr Load loads[] = {{"decode_1x1024", 1, 1, 1024}, {"decode_1x8192", 1, 1, 8192},
-                            {"decode_8x512", 8, 1, 512},   {"decode_8x2048", 8, 1, 2048},
-                            {"prefill_512", 1, 512, 512},  {"prefill_512_at_8192", 1, 512, 8192}};
+  constexpr Load loads[] = {{"decode_1x1024", 1, 1, 1024},
+                            {"decode_1x8192", 1, 1, 8192},
+                            {"decode_4096_window_1024", 1, 1, 4096, 1024},
+                            {"decode_8x512", 8, 1, 512},
+                            {"decode_8x2048", 8, 1, 2048},
+                            {"prefill_512", 1, 512, 512},
+                            {"prefill_512_at_8192", 1, 512, 8192}};
   for (const Shape& shape : shapes) {
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
       for (const Load& load : loads) {
@@ -177,8 +183,8 @@ int main(int argc, char** argv) {
             for (const auto isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512,
                                    base::Isa::avx512_bf16}) {
               if (to_string(isa) != isa_name || isa > base::best_isa()) continue;
-              const Setting setting{shape,      type,      isa,      std::stoi(count),
-                                    load.texts, load.rows, load.keys};
+              const Setting setting{shape,      type,      isa,       std::stoi(count),
+                                    load.texts, load.rows, load.keys, load.window};
               const std::string name = std::string(shape.name) +
                                        (type == ElementType::f32 ? "/f32/" : "/bf16/") + load.name +
                                        "/" + isa_name + "/threads:" + count;

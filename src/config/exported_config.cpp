@@ -65,8 +65,9 @@ std::filesystem::path config_file(const std::filesystem::path& folder_or_file) {
                                                                 : folder_or_file;
 }
 
-std::string exported_config_json(const std::string& source, const ModelShape& shape) {
-  if (source.empty()) return to_config_json(shape);
+std::string exported_config_json(const std::string& whole, const ModelShape& shape) {
+  if (whole.empty()) return to_config_json(shape);
+  const std::string source = text_model_config(whole);
   const ModelShape was = parse_model_shape(source);
   JsonEdit edit(source);
   set_head(edit, was, shape);

@@ -1,10 +1,12 @@
 #include "trireme/config/model_shape.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
 
 #include "config/json_reader.hpp"
+#include "config/model_shape_parts.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/foreign_file.hpp"
 #include "trireme/base/text.hpp"
@@ -35,6 +37,29 @@ Json parse_json(std::string_view text, std::string_view name) {
   }
 }
 
+// Models that also see images, whose text model is described by text_config.
+constexpr std::array wrappers{"Mistral3ForConditionalGeneration", "Gemma3ForConditionalGeneration"};
+
+// The text model's description; the object itself where it is no such model.
+Json text_model(const Json& object) {
+  const auto list = object.find("architectures");
+  const auto text = object.find("text_config");
+  if (list == object.end() || text == object.end() || !list->is_array() || list->size() != 1 ||
+      !text->is_object() ||
+      std::ranges::none_of(wrappers, [&](const char* name) { return list->front() == name; }))
+    return object;
+  Json out = *text;
+  for (const ArchitectureTraits& known : architecture_table) {
+    if (out.value("model_type", "") == known.word)
+      out["architectures"] = {base::text(known.class_prefix, causal)};
+  }
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
+                          "tie_word_embeddings", "quantization_config"}) {
+    if (object.contains(key) && !out.contains(key)) out[key] = object.at(key);
+  }
+  return out;
+}
+
 void read_architecture(const JsonReader& json, ModelShape& shape) {
   if (!json.has("architectures")) {
     const std::string type = json.string("model_type", "");
@@ -54,7 +79,8 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
   std::vector<std::string> names;
   for (const ArchitectureTraits& known : architecture_table) {
     for (const std::string_view kind : {causal, classifier}) {
-      names.push_back(base::text(known.class_prefix, kind));
+      const bool own = kind == classifier && !known.classifier_prefix.empty();
+      names.push_back(base::text(own ? known.classifier_prefix : known.class_prefix, kind));
       if (names.back() != name) continue;
       shape.architecture = known.architecture;
       shape.score_head = kind == classifier;
@@ -66,52 +92,58 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
                              " is not supported (supported: ", base::join(names), ")"));
 }
 
+// The command that makes them of weights in fp8.
+std::string float_weights_of(const Json& quantization) {
+  if (!quantization.is_object() || quantization.value("quant_method", "") != "fp8") return "";
+  return ", or make them once with transformers: python3 -c \"from transformers import "
+         "AutoModelForCausalLM as M, FineGrainedFP8Config as Q; M.from_pretrained('FOLDER', "
+         "dtype='bfloat16', quantization_config=Q(dequantize=True)).save_pretrained('NEW')\"";
+}
+
 // Features that change the arithmetic and that the blocks do not have.
 void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
-  const std::string activation = json.string("hidden_act", "silu");
-  VALIDATE(activation == "silu", ExitCode::bad_data, json.file(), ": hidden_act ", activation,
-           " is not supported (only silu, in SwiGLU)");
+  const ArchitectureTraits& known = traits(shape.architecture);
+  const std::string usual(known.activation);
+  const std::string activation = json.string(known.activation_key, usual);
+  VALIDATE(activation == usual, ExitCode::bad_data, json.file(), ": ", known.activation_key, " ",
+           activation, " is not supported (only ", usual, ")");
   VALIDATE(!json.has("quantization_config"), ExitCode::bad_data, json.file(),
            ": the weights are quantised (quantization_config), which is not supported: use the "
-           "model's float weights");
+           "model's float weights",
+           float_weights_of(json.at("quantization_config")));
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     VALIDATE(!json.has(key), ExitCode::bad_data, json.file(), ": ", key,
              ": mixtures of experts are not supported");
   }
-  VALIDATE(json.number("attention_dropout", 0) == 0, ExitCode::bad_data, json.file(),
-           ": attention_dropout is not supported (training here has no dropout): set it to 0");
-  VALIDATE(json.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, json.file(),
-           ": partial_rotary_factor is not supported (RoPE turns whole heads)");
+  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
+    VALIDATE(json.number(key, 0) == 0, ExitCode::bad_data, json.file(), ": ", key,
+             " is not supported (training here has no dropout): set it to 0");
+  }
   VALIDATE(!json.flag("rope_interleaved", false), ExitCode::bad_data, json.file(),
-           ": rope_interleaved is not supported (RoPE pairs the halves of a head)");
-  if (json.has("layer_types")) {
-    for (const Json& type : json.at("layer_types")) {
-      VALIDATE(type == "full_attention", ExitCode::bad_data, json.file(), ": layer_types has ",
-               type.dump(), " (only full_attention is supported)");
-    }
-  }
-  // A window as long as the context changes nothing. Mistral's default, when the key is absent, is
-  // 4096.
-  if (traits(shape.architecture).window == WindowKey::size) {
-    const int64_t window =
-        json.contains("sliding_window") ? json.integer("sliding_window", INT64_MAX) : 4096;
-    VALIDATE(window >= shape.max_positions, ExitCode::bad_data, json.file(), ": sliding_window ",
-             window,
-             " is not supported (attention here sees the whole context): set it to null if the "
-             "model was trained so");
-  }
-  VALIDATE(!json.flag("use_sliding_window", false), ExitCode::bad_data, json.file(),
-           ": use_sliding_window is not supported (attention here sees the whole context)");
+           ": rope_interleaved is not supported (each architecture has its own pairs of elements)");
+  VALIDATE(!json.flag("use_bidirectional_attention", false), ExitCode::bad_data, json.file(),
+           ": use_bidirectional_attention is not supported (attention here is causal)");
+  VALIDATE(!json.flag("post_norm", false), ExitCode::bad_data, json.file(),
+           ": post_norm is not supported");
+  VALIDATE(!known.head_norms || json.flag("qk_norm", true), ExitCode::bad_data, json.file(),
+           ": qk_norm = false is not supported (the architecture norms heads of q and k)");
 }
 
 void read_sizes(const JsonReader& json, ModelShape& shape) {
   // Limits far above any model, so that products of sizes stay below 2^63.
   constexpr int64_t width_limit = 1 << 20;
-  shape.vocab = json.size("vocab_size", INT32_MAX);
+  const ArchitectureTraits& known = traits(shape.architecture);
+  const auto size = [&](const char* key, int64_t limit, int64_t usual) {
+    return usual > 0 ? json.size(key, limit, usual) : json.size(key, limit);
+  };
+  shape.vocab = size("vocab_size", INT32_MAX, known.vocab);
   shape.hidden = json.size("hidden_size", width_limit);
   shape.layers = json.size("num_hidden_layers", 1 << 14);
-  shape.heads = json.size("num_attention_heads", 1 << 14);
-  shape.kv_heads = json.size("num_key_value_heads", 1 << 14, shape.heads);
+  shape.heads = size("num_attention_heads", 1 << 14, known.heads);
+  const int64_t kv_heads = traits(shape.architecture).kv_heads;
+  shape.kv_heads =
+      json.size("num_key_value_heads", 1 << 14,
+                kv_heads > 0 && !json.contains("num_key_value_heads") ? kv_heads : shape.heads);
   shape.ffn = json.size("intermediate_size", 1 << 22);
   shape.max_positions =
       json.size("max_position_embeddings", INT32_MAX, traits(shape.architecture).positions);
@@ -126,76 +158,34 @@ void read_sizes(const JsonReader& json, ModelShape& shape) {
   VALIDATE(shape.heads % shape.kv_heads == 0, ExitCode::bad_data, json.file(),
            ": num_attention_heads ", shape.heads, " is not a multiple of num_key_value_heads ",
            shape.kv_heads);
+  VALIDATE(traits(shape.architecture).head_dim_key || shape.head_dim * shape.heads == shape.hidden,
+           ExitCode::bad_data, json.file(), ": head_dim ", shape.head_dim,
+           " is not supported for this architecture (transformers takes hidden_size / "
+           "num_attention_heads)");
   VALIDATE(shape.head_dim % 2 == 0, ExitCode::bad_data, json.file(), ": head_dim ", shape.head_dim,
            " is odd (RoPE turns pairs of elements)");
 }
 
-RopeScaling read_rope_scaling(const JsonReader& rope, int64_t max_positions) {
-  RopeScaling scaling;
-  const std::string kind = rope.string("rope_type", rope.string("type", "default"));
-  if (kind == "default") return scaling;
-  VALIDATE(kind == "linear" || kind == "llama3", ExitCode::bad_data, rope.file(), ": rope type '",
-           kind, "' is not supported (supported: default, linear, llama3)");
-  VALIDATE(rope.has("factor"), ExitCode::bad_data, rope.file(), ": rope type '", kind,
-           "' needs factor");
-  scaling.kind = kind == "linear" ? RopeKind::linear : RopeKind::llama3;
-  scaling.factor = rope.positive("factor", 1);
-  if (scaling.kind == RopeKind::linear) return scaling;
-  for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
-    VALIDATE(rope.has(key), ExitCode::bad_data, rope.file(), ": rope type llama3 needs ", key);
-  }
-  scaling.low_freq_factor = rope.positive("low_freq_factor", 1);
-  scaling.high_freq_factor = rope.positive("high_freq_factor", 4);
-  scaling.original_max_positions =
-      rope.size("original_max_position_embeddings", INT32_MAX, max_positions);
-  VALIDATE(scaling.high_freq_factor > scaling.low_freq_factor, ExitCode::bad_data, rope.file(),
-           ": high_freq_factor must be larger than low_freq_factor");
-  return scaling;
-}
-
-// Both spellings: rope_theta + rope_scaling (transformers 4) and rope_parameters (transformers 5).
-void read_rope(const JsonReader& json, ModelShape& shape) {
-  shape.rope_theta = json.positive("rope_theta", traits(shape.architecture).theta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!json.has(key)) continue;
-    VALIDATE(json.at(key).is_object(), ExitCode::bad_data, json.file(), ": ", key,
-             " must be an object");
-    const JsonReader rope(json.at(key), base::text(json.file(), ": ", key));
-    shape.rope_theta = rope.positive("rope_theta", shape.rope_theta);
-    VALIDATE(rope.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, rope.file(),
-             ": partial_rotary_factor is not supported (RoPE turns whole heads)");
-    shape.rope_scaling = read_rope_scaling(rope, shape.max_positions);
-  }
-}
-
-// no_rope_layers has a 0 for each layer that is not rotated; without it, it is every
-// no_rope_layer_interval-th.
-void read_layers_without_rope(const JsonReader& json, ModelShape& shape) {
-  if (!traits(shape.architecture).layers_without_rope) return;
-  const auto layers = static_cast<size_t>(shape.layers);
-  shape.without_rope.assign(layers, false);
-  if (!json.has("no_rope_layers")) {
-    const int64_t interval = json.size("no_rope_layer_interval", 1 << 14, 4);
-    for (size_t i = 0; i < layers; ++i)
-      shape.without_rope[i] = static_cast<int64_t>(i + 1) % interval == 0;
-    return;
-  }
-  const Json& list = json.at("no_rope_layers");
-  VALIDATE(list.is_array() && list.size() == layers, ExitCode::bad_data, json.file(),
-           ": no_rope_layers must be a list with a number for each of the ", layers, " layers");
-  for (size_t i = 0; i < layers; ++i) {
-    const int64_t rotated = json.checked_integer("no_rope_layers", list[i]);
-    VALIDATE(rotated == 0 || rotated == 1, ExitCode::bad_data, json.file(), ": no_rope_layers has ",
-             rotated, " (1: the layer is rotated, 0: it is not)");
-    shape.without_rope[i] = rotated == 0;
-  }
-}
-
 void read_multipliers(const JsonReader& json, ModelShape& shape) {
-  if (!traits(shape.architecture).multipliers) return;
-  shape.multipliers = {
-      json.positive("embedding_multiplier", 1), json.positive("residual_multiplier", 1),
-      1 / json.positive("logits_scaling", 1), json.positive("attention_multiplier", 1)};
+  const ArchitectureTraits& known = traits(shape.architecture);
+  if (known.multipliers) {
+    shape.multipliers = {
+        json.positive("embedding_multiplier", 1), json.positive("residual_multiplier", 1),
+        1 / json.positive("logits_scaling", 1), json.positive("attention_multiplier", 1)};
+  }
+  if (known.logit_scale > 0)
+    shape.multipliers.logits = json.positive("logit_scale", known.logit_scale);
+  shape.multipliers.sqrt_embedding = known.scaled_embedding;
+  if (known.scaled_embedding)
+    shape.multipliers.embedding = std::sqrt(static_cast<double>(shape.hidden));
+  if (known.query_scalar == 0) return;
+  shape.multipliers.attention =
+      1 / std::sqrt(json.positive("query_pre_attn_scalar", known.query_scalar));
+  const auto cap = [&](const char* key, double usual) {
+    return json.contains(key) ? (json.has(key) ? json.positive(key, 1) : 0) : usual;
+  };
+  shape.attention_cap = cap("attn_logit_softcapping", known.attention_cap);
+  shape.logit_cap = cap("final_logit_softcapping", known.logit_cap);
 }
 
 int32_t token_id(const JsonReader& json, const char* key, const Json& value, int64_t vocab) {
@@ -244,26 +234,57 @@ void read_score_head(const JsonReader& json, ModelShape& shape) {
 }  // namespace
 
 ModelShape parse_model_shape(std::string_view text, std::string_view name) {
-  const Json object = parse_json(text, name);
+  const Json object = text_model(parse_json(text, name));
   const JsonReader json(object, name);
   ModelShape shape;
   read_architecture(json, shape);
   read_sizes(json, shape);
   refuse_unsupported(json, shape);
-  shape.norm_eps = json.positive("rms_norm_eps", traits(shape.architecture).eps);
-  read_rope(json, shape);
-  read_layers_without_rope(json, shape);
-  read_multipliers(json, shape);
-  shape.tied = json.flag("tie_word_embeddings", traits(shape.architecture).tied);
   const ArchitectureTraits& known = traits(shape.architecture);
-  shape.o_bias = known.biases == AttentionBiases::by_key && json.flag("attention_bias", false);
-  shape.qkv_bias = shape.o_bias || known.biases == AttentionBiases::qkv;
+  shape.norm_eps = json.positive(known.eps_key, known.eps);
+  read_rope(json, shape);
+  read_layers(json, shape);
+  read_multipliers(json, shape);
+  shape.tied = json.flag("tie_word_embeddings", known.tied);
+  const bool biases = json.flag("attention_bias", known.has_biases);
+  shape.o_bias = known.biases == AttentionBiases::by_key && biases;
+  shape.qkv_bias =
+      known.biases == AttentionBiases::qkv || (known.biases != AttentionBiases::none && biases);
   shape.mlp_bias = known.mlp_bias_key && json.flag("mlp_bias", false);
   read_special_ids(json, shape);
   read_dtype(json, shape);
   read_score_head(json, shape);
   shape.initializer_range = json.positive("initializer_range", 0.02);
   return shape;
+}
+
+namespace {
+
+void write_multipliers(const ModelShape& shape, nlohmann::ordered_json& json) {
+  const ArchitectureTraits& known = traits(shape.architecture);
+  if (known.multipliers) {
+    json["embedding_multiplier"] = shape.multipliers.embedding;
+    json["residual_multiplier"] = shape.multipliers.residual;
+    json["logits_scaling"] = 1 / shape.multipliers.logits;
+    json["attention_multiplier"] = shape.multipliers.attention.value_or(1);
+  }
+  if (known.logit_scale > 0) json["logit_scale"] = shape.multipliers.logits;
+  if (known.query_scalar == 0) return;
+  const double scale = shape.multipliers.attention.value_or(1);
+  json["query_pre_attn_scalar"] = std::round(1 / (scale * scale));
+  const auto cap = [](double value) {
+    return value > 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+  };
+  json["attn_logit_softcapping"] = cap(shape.attention_cap);
+  json["final_logit_softcapping"] = cap(shape.logit_cap);
+}
+
+}  // namespace
+
+std::string text_model_config(const std::string& text) {
+  const Json object = parse_json(text, "config.json");
+  const Json alone = text_model(object);
+  return alone == object ? text : alone.dump(2) + "\n";
 }
 
 ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
@@ -276,9 +297,12 @@ ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
 std::string to_config_json(const ModelShape& shape) {
   const ArchitectureTraits& known = traits(shape.architecture);
   nlohmann::ordered_json json;
-  json["architectures"] = {base::text(known.class_prefix, shape.score_head ? classifier : causal)};
+  json["architectures"] = {base::text(shape.score_head && !known.classifier_prefix.empty()
+                                          ? known.classifier_prefix
+                                          : known.class_prefix,
+                                      shape.score_head ? classifier : causal)};
   json["model_type"] = to_string(shape.architecture);
-  json["hidden_act"] = "silu";
+  json[known.activation_key] = known.activation;
   json["hidden_size"] = shape.hidden;
   json["intermediate_size"] = shape.ffn;
   json["num_hidden_layers"] = shape.layers;
@@ -288,34 +312,15 @@ std::string to_config_json(const ModelShape& shape) {
   json["vocab_size"] = shape.vocab;
   json["max_position_embeddings"] = shape.max_positions;
   json["initializer_range"] = shape.initializer_range;
-  json["rms_norm_eps"] = shape.norm_eps;
-  json["rope_theta"] = shape.rope_theta;
-  json["rope_scaling"] = nullptr;
-  if (shape.rope_scaling.kind != RopeKind::plain) {
-    auto& scaling = json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)},
-                                            {"factor", shape.rope_scaling.factor}};
-    if (shape.rope_scaling.kind == RopeKind::llama3) {
-      scaling["low_freq_factor"] = shape.rope_scaling.low_freq_factor;
-      scaling["high_freq_factor"] = shape.rope_scaling.high_freq_factor;
-      scaling["original_max_position_embeddings"] = shape.rope_scaling.original_max_positions;
-    }
-  }
-  if (!shape.without_rope.empty()) {
-    auto& layers = json["no_rope_layers"] = nlohmann::ordered_json::array();
-    for (const bool without : shape.without_rope) layers.push_back(without ? 0 : 1);
-  }
-  if (known.multipliers) {
-    json["embedding_multiplier"] = shape.multipliers.embedding;
-    json["residual_multiplier"] = shape.multipliers.residual;
-    json["logits_scaling"] = 1 / shape.multipliers.logits;
-    json["attention_multiplier"] = shape.multipliers.attention.value_or(1);
-  }
+  json[known.eps_key] = shape.norm_eps;
+  write_rope(shape, json);
+  write_layers(shape, json);
+  write_multipliers(shape, json);
   json["tie_word_embeddings"] = shape.tied;
   json["attention_dropout"] = 0.0;
-  if (known.biases == AttentionBiases::by_key) json["attention_bias"] = shape.qkv_bias;
+  if (known.biases == AttentionBiases::by_key || known.biases == AttentionBiases::qkv_by_key)
+    json["attention_bias"] = shape.qkv_bias;
   if (known.mlp_bias_key) json["mlp_bias"] = shape.mlp_bias;
-  if (known.window != WindowKey::none) json["sliding_window"] = nullptr;
-  if (known.window == WindowKey::flag) json["use_sliding_window"] = false;
   if (shape.bos_id) json["bos_token_id"] = *shape.bos_id;
   if (shape.eos_ids.size() == 1) json["eos_token_id"] = shape.eos_ids[0];
   if (shape.eos_ids.size() > 1) json["eos_token_id"] = shape.eos_ids;

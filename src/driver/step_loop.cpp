@@ -164,7 +164,9 @@ Outcome StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetri
     model_->forward_backward(
         batch.packed,
         [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-          return objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
+          return objective_->loss(
+              {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap},
+              sums);
         },
         zero::reduce_before(static_cast<int64_t>(batches.size() - number) - 1));
   }
@@ -202,7 +204,8 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
+      objective_->loss(
+          {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap}, sums);
     });
   }
   std::vector<double> means = sums.read();

@@ -93,8 +93,9 @@ struct Engine::Impl {
         page_bytes(kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
                                               : TorchBackend::page_bytes(shape, options.page_size)),
         pages(page_count(options, page_bytes, comm)),
-        scheduler(options, pages,
-                  [this](int32_t from, int32_t to) { backend->copy_page(from, to); }),
+        scheduler(
+            options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); },
+            cache_rules(spec)),
         version(weights.version()) {
     scheduler.counters().page_bytes = page_bytes;
     if (kind == BackendKind::fused) {
@@ -110,7 +111,7 @@ struct Engine::Impl {
   void check(const Request& request) const;
   int64_t longest(const Request& request) const {
     return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens,
-                    spec.shape.max_positions);
+                    spec.shape.longest());
   }
   StepBatch make_batch(const StepPlan& plan) const;
   std::vector<DrawRequest> draws(const StepPlan& plan, std::vector<Sequence*>& owners) const;
@@ -139,8 +140,8 @@ void Engine::Impl::check(const Request& request) const {
   const auto length = static_cast<int64_t>(request.prompt.size());
   VALIDATE(length >= 1, ExitCode::bad_data, "request ", request.id,
            " has an empty prompt: give it at least one token (e.g. begin-of-text)");
-  VALIDATE(length < spec.shape.max_positions, ExitCode::bad_data, "request ", request.id,
-           " has a prompt of ", length, " tokens, the model has ", spec.shape.max_positions,
+  VALIDATE(length < spec.shape.longest(), ExitCode::bad_data, "request ", request.id,
+           " has a prompt of ", length, " tokens, the model has ", spec.shape.longest(),
            " positions: shorten the prompt");
   for (const int32_t token : request.prompt) {
     VALIDATE(token >= 0 && token < spec.shape.vocab, ExitCode::bad_data, "request ", request.id,
@@ -179,7 +180,7 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
   StepBatch batch;
   for (const PlannedRows& planned : plan.rows) {
     const Sequence& s = *planned.sequence;
-    batch.sequences.push_back({s.pages, s.computed, planned.rows});
+    batch.sequences.push_back({s.pages, s.computed, planned.rows, s.length()});
     for (int64_t i = s.computed; i < s.computed + planned.rows; ++i) {
       batch.ids.push_back(i < s.length() ? s.tokens[static_cast<size_t>(i)]
                                          : planned.proposed[static_cast<size_t>(i - s.length())]);
@@ -300,7 +301,7 @@ bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
   const bool stop_string =
       request.stop && request.stop(token) && tokens > request.sampling.min_new_tokens;
   const bool full =
-      tokens >= request.sampling.max_new_tokens || sequence.length() >= spec.shape.max_positions;
+      tokens >= request.sampling.max_new_tokens || sequence.length() >= spec.shape.longest();
   sequence.result.finish_reason = stopped       ? FinishReason::stop
                                   : stop_string ? FinishReason::stop_string
                                                 : FinishReason::length;

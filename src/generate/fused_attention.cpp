@@ -69,7 +69,10 @@ kernels::AttentionArguments FusedBackend::attention(const Phase& phase,
   a.out = rows(phase.out).row(unit.first_row) + at;
   a.group = shape_.group();
   a.head_dim = shape_.head_dim;
-  a.scale = static_cast<float>(std::get<model::Attend>(phase.operation).scale);
+  const model::Scores& scores = std::get<model::Attend>(phase.operation).scores;
+  a.scale = static_cast<float>(scores.scale);
+  a.window = scores.window;
+  a.cap = static_cast<float>(scores.cap);
   return a;
 }
 

@@ -10,6 +10,8 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/decode_rows.hpp"
+#include "trireme/kernels/scalar_type.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -89,7 +91,7 @@ kernels::GemmOrder FusedBackend::order_of(const ProgramLinear& linear, int64_t o
 
 void FusedBackend::reserve_positions(int64_t positions) {
   if (positions <= rope_positions_) return;
-  rope_positions_ = std::min(spec_.shape.max_positions, std::max<int64_t>(2 * positions, 512));
+  rope_positions_ = std::min(spec_.shape.longest(), std::max<int64_t>(2 * positions, 512));
   ropes_ = model::make_ropes(spec_, rope_positions_, at::kCPU);
 }
 
@@ -133,7 +135,28 @@ void FusedBackend::index_rows(const StepBatch& batch) {
                             static_cast<int32_t>(s));
     first_page_.push_back(page_starts_.size());
     for (const int32_t page : sequence.pages)
-      page_starts_.push_back(cache_.data() + page * page_bytes_);
+      page_starts_.push_back(cache_.data() + std::max(page, 0) * page_bytes_);
+  }
+}
+
+// Where rotations depend on how long sequences are.
+void FusedBackend::fit_ropes(const StepBatch& batch) {
+  if (!spec_.shape.rope_scaling.by_length() || batch.rows() == 0) return;
+  model::PackedBatch rows;
+  rows.positions = at::tensor(batch.positions, at::TensorOptions().dtype(at::kLong));
+  for (const SequenceRows& sequence : batch.sequences) {
+    rows.cu_seqlens.push_back(rows.tokens() + sequence.rows);
+    rows.whole_lengths.push_back(sequence.length);
+  }
+  model::fit_ropes(spec_, rows, ropes_);
+}
+
+void FusedBackend::cap_logits(int64_t count) const {
+  if (spec_.shape.logit_cap == 0) return;
+  for (int64_t i = 0; i < count; ++i) {
+    kernels::cap_logits(at::from_blob(rows(Buffer::logits).row(i), {shape_.vocabulary_rows},
+                                      kernels::scalar_type(shape_.logit_type)),
+                        spec_.shape.logit_cap);
   }
 }
 
@@ -146,6 +169,7 @@ std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const Dr
   work_ = work_for(batch.rows());
   reserve_rows(batch.rows(), static_cast<int64_t>(batch.logit_rows.size()));
   index_rows(batch);
+  fit_ropes(batch);
   if (work_ == RowWork::whole) ++whole_row_steps_;
   if (batch.rows() > 0) {
     prepare_attention(batch);
@@ -160,6 +184,7 @@ std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const Dr
       }
     });
   }
+  cap_logits(static_cast<int64_t>(batch.logit_rows.size()));
   std::vector<kernels::LogitsRow> logits;
   for (const DrawRequest& draw : draws) {
     logits.push_back({shape_.logit_type,
@@ -223,15 +248,19 @@ void FusedBackend::execute_row(const Phase& phase, const StepBatch& batch, int64
                                int64_t first, int64_t count) const {
   const int64_t at = first * shape_.element_bytes();
   const std::byte* const weight = weights_.data(phase.weight);
-  model::execute_row(phase.operation,
-                     {.type = shape_.type,
-                      .in = row(phase.in, i, thread) + at,
-                      .other = row(phase.other, i, thread) + at,
-                      .out = row(phase.out, i, thread) + at,
-                      .elements = count,
-                      .weight = phase.division == model::Division::heads ? weight : weight + at,
-                      .position = batch.positions[static_cast<size_t>(i)],
-                      .ropes = &ropes_});
+  model::execute_row(
+      phase.operation,
+      {.type = shape_.type,
+       .in = row(phase.in, i, thread) + at,
+       .other = row(phase.other, i, thread) + at,
+       .out = row(phase.out, i, thread) + at,
+       .elements = count,
+       .weight = phase.division == model::Division::heads ? weight : weight + at,
+       .position = batch.positions[static_cast<size_t>(i)],
+       .ropes = &ropes_,
+       .row = i,
+       .numbers = {weights_.data(phase.numbers[0]), weights_.data(phase.numbers[1]),
+                   weights_.data(phase.numbers[2]), weights_.data(phase.numbers[3])}});
 }
 
 void FusedBackend::execute_columns(const Phase& phase, const StepBatch& batch, int thread) const {

@@ -59,6 +59,8 @@ class FusedBackend final : public StepBackend {
 
   void reserve_rows(int64_t rows, int64_t logit_rows);
   void index_rows(const StepBatch& batch);
+  void fit_ropes(const StepBatch& batch);
+  void cap_logits(int64_t count) const;
   void prepare_attention(const StepBatch& batch);
   const Rows& rows(Buffer buffer) const { return rows_[index_of(buffer)]; }
   // Row i as a thread sees it in this step.

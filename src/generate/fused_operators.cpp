@@ -108,7 +108,9 @@ size_t FusedOperators::run(const Op& o, size_t) {
 }
 
 size_t FusedOperators::run(const model::Norm& o, size_t) {
-  if (o.head_dim > 0 || o.in != model::residual || !added_.defined()) return run_alone(o);
+  if (o.kind != model::NormKind::rms || o.head_dim > 0 || o.in != model::residual ||
+      !added_.defined())
+    return run_alone(o);
   const at::Tensor &x = value(o.in), sum = at::empty_like(x), normed = at::empty_like(x);
   add_rms_norm(*kernels::device_kernels(), x, added_.contiguous(), weight(o.weight), o.eps, sum,
                normed);
@@ -168,7 +170,10 @@ size_t FusedOperators::run(const model::Rotate& o, size_t) {
 // Rotation, the cache and attention by kernels where both queries and keys are rotated.
 size_t FusedOperators::run(const model::Attend& o, size_t) {
   auto &of_q = rotations_[o.q.id], &of_k = rotations_[o.k.id];
-  const bool together = of_q && of_k && of_q->table == of_k->table;
+  // The kernel turns the halves of whole heads.
+  const bool together = of_q && of_k && of_q->table == of_k->table && !of_q->interleaved &&
+                        2 * step_.ropes[of_q->table].cos.size(1) == o.head_dim &&
+                        !step_.ropes[of_q->table].of_tokens.defined();
   if (!together) {
     run_alone(o);
   } else {
@@ -181,13 +186,14 @@ size_t FusedOperators::run(const model::Attend& o, size_t) {
     of_q = of_k = std::nullopt;
     const int64_t width = q.size(1);
     value(o.q) = value(o.k) = value(o.v) = at::Tensor();
-    value(o.out) = step_.attend(rotated, o.scale, stage_->layer).reshape({rotated.size(0), width});
+    value(o.out) = step_.attend(rotated, o.scores, stage_->layer).reshape({rotated.size(0), width});
   }
   value(o.q) = value(o.k) = value(o.v) = at::Tensor();
   return 1;
 }
 
 size_t FusedOperators::run(const model::Gate& o, size_t) {
+  if (o.kind != model::GateKind::silu) return run_alone(o);
   complete(o.in);
   complete(o.other);
   const at::Tensor &gate = value(o.in), &up = value(o.other);

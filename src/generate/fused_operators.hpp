@@ -29,7 +29,7 @@ class FusedOperators {
     const model::Ropes& ropes;
     const at::Tensor& cache;    // [2, L, S, K, hd]: keys, values
     model::Strategy& strategy;  // sums over ranks, rows of the vocabulary
-    std::function<at::Tensor(const at::Tensor& q, double scale, int layer)>
+    std::function<at::Tensor(const at::Tensor& q, const model::Scores& scores, int layer)>
         attend;  // rotated q [M, H, hd], to what the cache has; [M, H, hd]
   };
   FusedOperators(const model::ModelSpec& spec, const GeneratorWeights& weights, const Step& step)

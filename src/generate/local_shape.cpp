@@ -10,7 +10,7 @@ LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& wei
   s.head_dim = spec.shape.head_dim;
   s.heads = weights.block(spec.index_of(Role::q, 0)).rows / s.head_dim;
   s.kv_heads = weights.block(spec.index_of(Role::k, 0)).rows / s.head_dim;
-  s.ffn = weights.block(spec.index_of(Role::gate, 0)).rows;
+  s.ffn = weights.block(spec.index_of(Role::up, 0)).rows;
   const base::Block head = weights.block(spec.head_parameter());
   s.vocabulary_first = head.row;
   s.vocabulary_rows = head.rows;

@@ -14,6 +14,12 @@ namespace trireme::generate {
 
 // Names the content of a page together with everything before it; 0: the start of a sequence.
 using ContentId = uint64_t;
+// The start of sequences that are rotated otherwise (CacheRules): no content's name.
+constexpr ContentId start_of(ContentId rotation) {
+  return rotation == 0 ? 0 : rotation | ContentId{1} << 63;
+}
+
+inline constexpr int32_t no_page = -1;
 
 class PagePool {
  public:

@@ -30,8 +30,11 @@ uint64_t prompt_hash(const std::vector<int32_t>& prompt) {
 }  // namespace
 
 Scheduler::Scheduler(const EngineOptions& options, int64_t pages,
-                     std::function<void(int32_t, int32_t)> copy_page)
-    : options_(options), pool_(pages, options.page_size), copy_page_(std::move(copy_page)) {
+                     std::function<void(int32_t, int32_t)> copy_page, CacheRules rules)
+    : options_(options),
+      pool_(pages, options.page_size),
+      copy_page_(std::move(copy_page)),
+      rules_(rules) {
   counters_.pages_total = pages;
 }
 
@@ -81,12 +84,15 @@ void Scheduler::drop_group_pages(PromptGroup& group) {
 void Scheduler::release_pages(std::vector<int32_t>& pages) {
   // The end first: later parts of a prefix are of no use without the earlier ones, so they are the
   // first to be reused.
-  for (auto page = pages.rbegin(); page != pages.rend(); ++page) pool_.release(*page);
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) {
+    if (*page != no_page) pool_.release(*page);
+  }
   pages.clear();
 }
 
 StepPlan Scheduler::plan() {
   StepPlan plan;
+  put_back_other_rotations();
   admit(plan);
   plan_rows(plan);
   propose(plan);
@@ -117,6 +123,8 @@ void Scheduler::admit(StepPlan& plan) {
 }
 
 Scheduler::Admission Scheduler::try_admit(Sequence& sequence, StepPlan& plan) {
+  sequence.rotation = rules_.rotation_of(sequence.length());
+  sequence.published = start_of(sequence.rotation);
   if (sequence.group && sequence.group->ready()) {
     // One page for the copy of the prompt's last page, or for the first token after it.
     if (pool_.available() == 0 && !running_.empty()) return Admission::no_room;
@@ -151,7 +159,9 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence, StepPlan& plan) {
 void Scheduler::fork(Sequence& sequence) {
   const PromptGroup& group = *sequence.group;
   sequence.pages = group.pages;
-  for (const int32_t page : sequence.pages) pool_.retain(page);
+  for (const int32_t page : sequence.pages) {
+    if (page != no_page) pool_.retain(page);
+  }
   sequence.computed = sequence.prompt_length();
   sequence.published_pages = group.published_pages;
   sequence.published = group.published;
@@ -183,7 +193,7 @@ void Scheduler::take_known_prefix(Sequence& sequence) {
 // True when a running sequence is about to compute the first page that this one would compute.
 bool Scheduler::prefix_in_progress(const Sequence& sequence) const {
   const int64_t sharable = (sequence.length() - 1) / options_.page_size;
-  ContentId parent = 0;
+  ContentId parent = start_of(rules_.rotation_of(sequence.length()));
   int64_t page = 0;
   while (page < sharable) {
     const auto content = pool_.peek(parent, page_tokens(sequence, page));
@@ -231,8 +241,9 @@ void Scheduler::propose(StepPlan& plan) {
   int64_t room = rows_with_guesses - std::ssize(plan.rows), without = std::ssize(plan.rows);
   for (PlannedRows& planned : plan.rows) {
     Sequence& s = *planned.sequence;
-    planned.proposed = look_up_continuation(
-        s.tokens, std::min({s.guesses, s.longest - s.length() - 1, room / without--}));
+    planned.proposed =
+        look_up_continuation(s.tokens, std::min({s.guesses, s.longest - s.length() - 1,
+                                                 room / without--, rules_.alike_from(s.length())}));
     planned.rows = rows_with_pages(s, 1 + std::ssize(planned.proposed));
     planned.proposed.resize(static_cast<size_t>(planned.rows - 1));
     room -= planned.rows - 1;
@@ -319,13 +330,16 @@ void Scheduler::computed(const StepPlan& plan,
     (s.decoding() ? counters_.decode_tokens : counters_.prefill_tokens) += rows;
     s.computed += rows;
     if (options_.prefix_sharing) publish(s);
+    release_unseen(s);
     if (!s.group || s.computed < s.prompt_length()) continue;
     const std::shared_ptr<PromptGroup> group = s.group;
     group->leader = nullptr;
     leave_group(s);
     if (group->waiting == 0) continue;
     group->pages = s.pages;
-    for (const int32_t page : group->pages) pool_.retain(page);
+    for (const int32_t page : group->pages) {
+      if (page != no_page) pool_.retain(page);
+    }
     group->published_pages = s.published_pages;
     group->published = s.published;
     group->logits = logits_of(s);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cache_rules.hpp"
 #include "page_pool.hpp"
 #include "sequence.hpp"
 #include "step_backend.hpp"
@@ -37,7 +38,7 @@ class Scheduler {
  public:
   // `copy_page` copies the cache content of one page to another.
   Scheduler(const EngineOptions& options, int64_t pages,
-            std::function<void(int32_t from, int32_t to)> copy_page);
+            std::function<void(int32_t from, int32_t to)> copy_page, CacheRules rules = {});
 
   // `longest`: tokens that the sequence can have, the prompt's included.
   void add(Request request, int64_t longest);
@@ -95,6 +96,8 @@ class Scheduler {
   void preempt(size_t index);
   void forget_shared();
   void put_back(size_t index);
+  void put_back_other_rotations();
+  void release_unseen(Sequence& sequence);
   void begin_group(Sequence& sequence);
   void leave_group(Sequence& sequence);
   void drop_group_pages(PromptGroup& group);
@@ -107,6 +110,7 @@ class Scheduler {
   EngineOptions options_;
   PagePool pool_;
   std::function<void(int32_t, int32_t)> copy_page_;
+  CacheRules rules_;
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // in order of admission
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<PromptGroup>>>

@@ -1,11 +1,32 @@
-// What is under way in the scheduler, in which order it waits, and what leaves it before its end.
+// What is under way in the scheduler, in which order it waits, and what leaves it before its end:
+// sequences, and pages that are of no use any more.
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "scheduler.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::generate {
+
+// Pages of positions that no layer sees from the next token on.
+void Scheduler::release_unseen(Sequence& sequence) {
+  if (rules_.window == 0) return;
+  const int64_t unseen = (sequence.computed + 1 - rules_.window) / options_.page_size;
+  for (int64_t p = std::min(unseen, std::ssize(sequence.pages)) - 1; p >= 0; --p) {
+    int32_t& page = sequence.pages[static_cast<size_t>(p)];
+    if (page == no_page) return;  // nor are there any before it
+    pool_.release(std::exchange(page, no_page));
+  }
+}
+
+// Sequences that are rotated otherwise from this length on.
+void Scheduler::put_back_other_rotations() {
+  for (size_t i = running_.size(); i-- > 0;) {
+    const Sequence& s = *running_[i];
+    if (s.computed > 0 && rules_.rotation_of(s.length()) != s.rotation) put_back(i);
+  }
+}
 
 std::vector<Result> Scheduler::standing() const {
   std::vector<Result> out;

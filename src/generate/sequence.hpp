@@ -20,11 +20,13 @@ struct Sequence {
   int64_t longest = 0;          // tokens that it can have
   int64_t guesses =
       0;  // that are worth computing: more where they were right, fewer where they were wrong
-  std::vector<int32_t> pages;   // of the cache, positions from 0 on
+  // Of the cache, positions from 0 on; `no_page` where a window has passed them.
+  std::vector<int32_t> pages;
   int64_t computed = 0;         // tokens whose keys and values lie in the pages
   bool old_keys = false;        // some were computed with older weights: nobody else may find them
   int64_t published_pages = 0;  // full pages that are in the index (or equal one that is)
   ContentId published = 0;      // content up to there
+  ContentId rotation = 0;       // of the computed tokens (CacheRules)
   KeptLogits prompt_logits;  // of a sequence that began from a group's pages, until its first draw
   std::shared_ptr<PromptGroup> group;  // of equal prompts; null once this sequence has begun
 

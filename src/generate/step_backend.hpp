@@ -15,9 +15,11 @@
 namespace trireme::generate {
 
 struct SequenceRows {
-  std::span<const int32_t> pages;  // of the positions from 0 on; all positions of the rows have one
+  // Of the positions from 0 on; those that no layer sees any more may have none.
+  std::span<const int32_t> pages;
   int64_t first_position = 0;
   int64_t rows = 0;
+  int64_t length = 0;  // of the sequence, with tokens that are not computed yet
 };
 
 struct StepBatch {

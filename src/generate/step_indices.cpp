@@ -6,6 +6,7 @@
 #include <bit>
 #include <numeric>
 
+#include "page_pool.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::generate {
@@ -38,13 +39,16 @@ StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, bool paged) 
     };
     for (int64_t i = s.first_position; i < positions; ++i) written_.push_back(slot(i));
     rows.cu_seqlens.push_back(row + s.rows);
+    rows.whole_lengths.push_back(s.length);
     if (paged && s.rows == 1) {
       queries.add(row, positions, s.pages);
       continue;
     }
-    for (int64_t i = 0; i < positions; ++i) read_.push_back(slot(i));
+    const auto first_page = std::ranges::find_if(s.pages, [](int32_t p) { return p != no_page; });
+    const int64_t first = (first_page - s.pages.begin()) * page_size;
+    for (int64_t i = first; i < positions; ++i) read_.push_back(slot(i));
     for (int64_t i = row; i < row + s.rows; ++i) gathering_.push_back(i);
-    lengths.add(s.rows, positions);
+    lengths.add(s.rows, positions - first);
   }
   ids_.assign(batch.ids.begin(), batch.ids.end());
   positions_ = batch.positions;

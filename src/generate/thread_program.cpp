@@ -135,6 +135,9 @@ class Compiler {
                 .out = buffer_of(result_of(o)),
                 .division = division_of(o)};
     if (const auto role = weight_of(o)) phase.weight = parameter(*role);
+    if constexpr (requires { o.weights; }) {
+      for (size_t i = 0; i < o.weights.size(); ++i) phase.numbers[i] = parameter(o.weights[i]);
+    }
     width(phase.out) = width(phase.in);
     add_phase(std::move(phase));
     return 1;

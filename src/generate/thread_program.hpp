@@ -65,6 +65,7 @@ struct Phase {
   model::Division division = model::Division::rows;  // heads: where row work is repeated, a
                                                      // sequence and KV head is one thread's
   size_t weight = 0;                                 // parameter
+  std::array<size_t, 4> numbers{};                   // parameters of Activate
   size_t first = 0;                                  // of ThreadProgram::linears
   size_t count = 0;
   std::array<bool, row_works>

@@ -15,35 +15,49 @@
 #include "trireme/kernels/row_invariant.hpp"
 #include "trireme/kernels/sampling.hpp"
 #include "trireme/kernels/scalar_type.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/gathered_attention.hpp"
 #include "upload.hpp"
 
 namespace trireme::generate {
+namespace {
+
+// The kernel over pages has neither windows nor caps.
+bool attends_plainly(const model::ModelSpec& spec) {
+  return std::ranges::all_of(spec.stages, [](const model::Stage& stage) {
+    return std::ranges::all_of(stage.operations, [](const model::Operation& operation) {
+      const auto* attend = std::get_if<model::Attend>(&operation);
+      return attend == nullptr || attend->scores.plain();
+    });
+  });
+}
+
+}  // namespace
 
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
   PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload)
       : backend_(backend), indices_(indices), upload_(upload) {}
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                    const model::PackedBatch&, int layer) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::Scores& scores, const model::PackedBatch&, int layer) override {
     const at::Tensor cache = backend_.cache_.select(1, layer);
     cache.select(0, 0).index_copy_(0, indices_.written, k);
     cache.select(0, 1).index_copy_(0, indices_.written, v);
-    return attend_to_cache(q, scale, layer);
+    return attend_to_cache(q, scores, layer);
   }
 
   // To all that the layer has of the sequences, the step's rows included.
-  at::Tensor attend_to_cache(const at::Tensor& q, double scale, int layer) {
+  at::Tensor attend_to_cache(const at::Tensor& q, const model::Scores& scores, int layer) {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
-    if (indices_.queries.empty()) return attend_gathered(q, scale, cache);
+    if (indices_.queries.empty()) return attend_gathered(q, scores, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
-    indices_.queries.attend(backend_.attend_pages_, upload_, from, scale, cache.select(0, 0),
+    indices_.queries.attend(backend_.attend_pages_, upload_, from, scores.scale, cache.select(0, 0),
                             cache.select(0, 1), backend_.page_size_, out, scratch_);
     ++backend_.paged_attention_calls_;
     if (indices_.gathering.numel() > 0)
       out.index_copy_(0, indices_.gathering,
-                      attend_gathered(from.index_select(0, indices_.gathering), scale, cache));
+                      attend_gathered(from.index_select(0, indices_.gathering), scores, cache));
     return out;
   }
 
@@ -60,13 +74,14 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   }
 
  private:
-  at::Tensor attend_gathered(const at::Tensor& q, double scale, const at::Tensor& cache) {
+  at::Tensor attend_gathered(const at::Tensor& q, const model::Scores& scores,
+                             const at::Tensor& cache) {
     // One by one: keys and values of a layer are contiguous, both together are not, and LibTorch's
     // selection on hosts would copy them whole.
     const at::Tensor keys = cache.select(0, 0).index_select(0, indices_.read),
                      values = cache.select(0, 1).index_select(0, indices_.read);
     ++backend_.attention_calls_;
-    return model::attend_gathered(q, keys, values, scale, indices_.lengths);
+    return model::attend_gathered(q, keys, values, scores, indices_.lengths);
   }
 
   TorchBackend& backend_;
@@ -114,8 +129,10 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
                                              own != nullptr ? *own : kernels::draws_on_host,
                                              own != nullptr ? sums_.get() : draw_sums_.get());
   if (paths.fused_operators) fused_operators_ = fuses_operators(tensor_parallel);
-  if (paths.paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
-  if (!paths.graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable()))
+  if (paths.paged_attention && attends_plainly(spec))
+    attend_pages_ = attention_over_pages(tensor_parallel);
+  if (!paths.graphs || attend_pages_ == nullptr || spec.shape.rope_scaling.by_length() ||
+      (sums_ != nullptr && !sums_->recordable()))
     return;
   if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
   graphs_ = std::make_unique<DecodeGraphs>(
@@ -176,7 +193,7 @@ std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) cons
 
 void TorchBackend::reserve_positions(int64_t positions) {
   if (positions <= rope_positions_) return;
-  rope_positions_ = std::min(spec_.shape.max_positions, std::max<int64_t>(2 * positions, 512));
+  rope_positions_ = std::min(spec_.shape.longest(), std::max<int64_t>(2 * positions, 512));
   ropes_ = model::make_ropes(spec_, rope_positions_, device_);
   if (graphs_) graphs_->forget();
 }
@@ -227,6 +244,7 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
 void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload& upload) {
   indices.find(upload);
   if (batch.rows() == 0) return;
+  model::fit_ropes(spec_, indices.rows, ropes_);
   make_cache();
   const auto before = sums_ ? sums_->counters() : comm::RankSumsCounters{};
   const at::Tensor logits = forward(indices, upload);
@@ -255,8 +273,8 @@ at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndi
 at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& upload) {
   PagedStrategy strategy(*this, indices, upload);
   if (fused_operators_) {
-    const auto attend = [&](const at::Tensor& q, double scale, int layer) {
-      return strategy.attend_to_cache(q, scale, layer);
+    const auto attend = [&](const at::Tensor& q, const model::Scores& scores, int layer) {
+      return strategy.attend_to_cache(q, scores, layer);
     };
     const FusedOperators::Step step{
         indices.rows, indices.written, indices.logit_rows, ropes_, cache_, strategy, attend};
@@ -277,7 +295,8 @@ at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& uploa
 // Logits [rows, this rank's slice] in the type of x, to which the weight is widened piece by piece.
 at::Tensor TorchBackend::head(const at::Tensor& x) const {
   const at::Tensor weight = weights_.tensor(spec_.head_parameter());
-  if (weight.scalar_type() == x.scalar_type()) return kernels::linear(x, weight, std::nullopt);
+  if (weight.scalar_type() == x.scalar_type())
+    return capped(kernels::linear(x, weight, std::nullopt));
   at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
   for (int64_t first = 0; first < weight.size(0); first += kernels::vocabulary_chunk) {
     const int64_t count = std::min(kernels::vocabulary_chunk, weight.size(0) - first);
@@ -285,7 +304,12 @@ at::Tensor TorchBackend::head(const at::Tensor& x) const {
         .copy_(
             kernels::linear(x, weight.narrow(0, first, count).to(x.scalar_type()), std::nullopt));
   }
-  return out;
+  return capped(out);
+}
+
+at::Tensor TorchBackend::capped(const at::Tensor& logits) const {
+  if (spec_.shape.logit_cap > 0) kernels::cap_logits(logits, spec_.shape.logit_cap);
+  return logits;
 }
 
 KeptLogits TorchBackend::keep(int64_t row) {

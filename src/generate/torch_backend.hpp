@@ -50,6 +50,7 @@ class TorchBackend final : public StepBackend {
   std::optional<DecodeShape> recorded_shape(const StepBatch& batch);
   void make_cache();
   at::Tensor head(const at::Tensor& x) const;
+  at::Tensor capped(const at::Tensor& logits) const;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
   bool fuses_operators(const comm::CommView& comm) const;

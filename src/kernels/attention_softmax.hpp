@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/simd.hpp"
+#include "trireme/kernels/vector_math.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -36,22 +37,51 @@ TRIREME_SIMD float largest(const float* values, int64_t count) {
   return out;
 }
 
+// Products of queries and keys to scores.
+struct Scoring {
+  float scale = 1;
+  float cap = 0;  // above 0: cap * tanh(scale * product / cap)
+
+  TRIREME_SIMD simd::Float operator()(simd::Float products) const {
+    const simd::Float scaled = products * scale;
+    return cap > 0 ? lanes::tanh(scaled / cap) * cap : scaled;
+  }
+};
+
+// Keys [from, to) of a row that a query sees.
+struct Seen {
+  int64_t from = 0, to = 0;
+};
+
+// Lanes i with first + i < begin become zero.
+TRIREME_SIMD simd::Float not_before(simd::Float value, int64_t first, int64_t begin) {
+  if (first >= begin) return value;
+  simd::Int lane;
+  for (int64_t i = 0; i < simd::width; ++i) lane[i] = static_cast<int32_t>(i);
+  return lane < simd::Int{} + static_cast<int32_t>(begin - first) ? simd::Float{} : value;
+}
+
 struct Softmax {
-  float top = 0;    // scale * the largest score
+  float top = 0;    // the largest score
   float total = 0;  // of the exponentials
 };
-// Scores [0, keys) to exponentials, zeros from there to `padded` (a multiple of 16): write(j,
-// value) stores `width` of them, rounded to the element type for the product with the values.
+// Products of the keys that are seen to exponentials, zeros beside them from `start` to `padded`
+// (multiples of 16): write(j, value) stores `width` of them, rounded to the element type for the
+// product with the values. Where no key is seen the largest is minus infinity.
 template <class Write>
-TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, float scale,
-                            Write&& write) {
-  const float top = largest(scores, keys) * scale;
+TRIREME_SIMD Softmax soften(const float* products, Seen seen, int64_t start, int64_t padded,
+                            const Scoring& score, Write&& write) {
+  const bool any = seen.from < seen.to;
+  const float top = any ? score(simd::splat(largest(products + seen.from, seen.to - seen.from)))[0]
+                        : -__builtin_inff();
   LaneSums sums;
-  for (int64_t j = 0; j < padded; j += sum_lanes) {
+  for (int64_t j = start; j < padded; j += sum_lanes) {
     for (int64_t i = 0; i < sum_vectors; ++i) {
       const int64_t at = j + i * simd::width;
       const simd::Float p =
-          simd::below(lanes::exp_above_zero(simd::load(scores + at) * scale - top), at, keys);
+          not_before(simd::below(lanes::exp_above_zero(score(simd::load(products + at)) - top), at,
+                                 any ? seen.to : at),
+                     at, seen.from);
       sums.parts[i] += p;
       write(at, p);
     }
@@ -61,7 +91,8 @@ TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, f
 
 // Adds what another chunk of a query's keys gives to what those before it gave: `sums` [count] are
 // of exponentials times values. Chunks come in order of the keys. Products are rounded before they
-// are added, on every instruction set.
+// are added, on every instruction set. A chunk of which the query sees nothing (a window's first)
+// leaves the next one's bits.
 TRIREME_SIMD void merge(Softmax& into, float* sums, const Softmax& other, const float* other_sums,
                         int64_t count) {
   const float top = into.top > other.top ? into.top : other.top;

@@ -46,9 +46,10 @@ struct Chunk {
   const uint32_t* values_from(int64_t position) const {
     return keys_from(position) + padded_keys(a.head_dim) / per_unit * tile_tokens;
   }
-  // How many of its keys query q = row * G + head sees.
-  int64_t seen_by(int64_t query) const {
-    return std::min(a.keys + query / a.group - first, key_chunk);
+  // Those of its keys that query q = row * G + head sees.
+  Seen seen_by(int64_t query) const {
+    return {std::max<int64_t>(a.first_seen(query / a.group) - first, 0),
+            std::min(a.keys + query / a.group - first, key_chunk)};
   }
 };
 
@@ -85,11 +86,11 @@ TRIREME_SIMD void score_keys(const Chunk<Ops>& chunk, const uint32_t (*q)[max_st
   }
 }
 
-// sums[g][d ..] = sum of p[g][j] * v[j][d ..] over `keys` keys in order of j, `vectors` times
-// `width` dimensions.
+// sums[g][d ..] = sum of p[g][j] * v[j][d ..] over keys [start, keys) in order of j, `vectors`
+// times `width` dimensions; start a multiple of 16.
 template <class Ops, int group, int vectors>
-TRIREME_SIMD void weigh_values(const Chunk<Ops>& chunk, int64_t keys, const uint32_t* p, int64_t d,
-                               float* sums, int64_t stride) {
+TRIREME_SIMD void weigh_values(const Chunk<Ops>& chunk, int64_t start, int64_t keys,
+                               const uint32_t* p, int64_t d, float* sums, int64_t stride) {
   constexpr int64_t tile_units = tile_tokens / Ops::per_unit;
   const int64_t whole = keys / Ops::per_unit;
   Float out[group][vectors] = {};
@@ -101,7 +102,7 @@ TRIREME_SIMD void weigh_values(const Chunk<Ops>& chunk, int64_t keys, const uint
             Ops::add(out[g][v], value, simd::broadcast(p + g * key_chunk + step_of<Ops>(unit, s)));
     }
   };
-  for (int64_t first = 0; first < whole; first += tile_units) {
+  for (int64_t first = start / Ops::per_unit; first < whole; first += tile_units) {
     const uint32_t* values = chunk.values_from(first * Ops::per_unit) + d;
     const int64_t count = std::min(tile_units, whole - first);
     for (int64_t u = 0; u < count; ++u) {
@@ -135,8 +136,8 @@ TRIREME_SIMD void load_query(const typename Ops::Element* from, int64_t head_dim
 }
 
 template <class Ops>
-TRIREME_SIMD Softmax soften_row(const float* scores, uint32_t* probabilities, int64_t keys,
-                                int64_t padded, float scale) {
+TRIREME_SIMD Softmax soften_row(const float* scores, uint32_t* probabilities, Seen seen,
+                                int64_t start, int64_t padded, const Scoring& score) {
   using Element = typename Ops::Element;
   const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) {
     if constexpr (Ops::steps == 1) {
@@ -146,7 +147,7 @@ TRIREME_SIMD Softmax soften_row(const float* scores, uint32_t* probabilities, in
                 simd::rounded(p, static_cast<const Element*>(nullptr)));
     }
   };
-  return soften(scores, keys, padded, scale, write);
+  return soften(scores, seen, start, padded, score, write);
 }
 
 // The sums of query q in a part, and their softmax behind them.
@@ -168,7 +169,7 @@ TRIREME_SIMD int64_t place_of(const AttentionArguments& a, int64_t query) {
   return query / a.group * a.row_stride + query % a.group * a.head_dim;
 }
 
-// Queries [first, first + group): of them the last sees most.
+// Queries [first, first + group): of them the first sees the earliest key, the last the latest.
 template <class Ops, int group>
 void attend_group(const Chunk<Ops>& chunk, int64_t first, const Sums& sums,
                   const DecodeScratch& scratch) {
@@ -176,26 +177,29 @@ void attend_group(const Chunk<Ops>& chunk, int64_t first, const Sums& sums,
   alignas(64) uint32_t q[group][max_steps];
   const auto* const from = static_cast<const typename Ops::Element*>(a.q);
   for (int g = 0; g < group; ++g) load_query<Ops>(from + place_of(a, first + g), a.head_dim, q[g]);
-  const int64_t most = chunk.seen_by(first + group - 1),
-                positions = (most + tile_tokens - 1) / tile_tokens * tile_tokens;
-  int64_t position = 0;
+  const int64_t most = chunk.seen_by(first + group - 1).to,
+                positions = (most + tile_tokens - 1) / tile_tokens * tile_tokens,
+                start = std::min(chunk.seen_by(first).from, positions) / tile_tokens * tile_tokens;
+  int64_t position = start;
   for (; position + 2 * width <= positions; position += 2 * width)
     score_keys<Ops, group, 2>(chunk, q, position, scratch.scores);
   for (; position < positions; position += width)
     score_keys<Ops, group, 1>(chunk, q, position, scratch.scores);
   for (int g = 0; g < group; ++g) {
-    sums.set_softmax(first + g, soften_row<Ops>(scratch.scores + g * key_chunk,
-                                                scratch.probabilities + g * key_chunk,
-                                                chunk.seen_by(first + g), positions, a.scale));
+    sums.set_softmax(
+        first + g,
+        soften_row<Ops>(scratch.scores + g * key_chunk, scratch.probabilities + g * key_chunk,
+                        chunk.seen_by(first + g), start, positions, Scoring{a.scale, a.cap}));
   }
   float* const to = sums.of(first);
   int64_t d = 0;
   constexpr int64_t columns = value_vectors * width;
   for (; d + columns <= chunk.value_row; d += columns) {
-    weigh_values<Ops, group, value_vectors>(chunk, most, scratch.probabilities, d, to, sums.stride);
+    weigh_values<Ops, group, value_vectors>(chunk, start, most, scratch.probabilities, d, to,
+                                            sums.stride);
   }
   for (; d < chunk.value_row; d += width)
-    weigh_values<Ops, group, 1>(chunk, most, scratch.probabilities, d, to, sums.stride);
+    weigh_values<Ops, group, 1>(chunk, start, most, scratch.probabilities, d, to, sums.stride);
 }
 
 // The first query that sees keys of a chunk.
@@ -241,8 +245,8 @@ TRIREME_SIMD void store_results(const AttentionArguments& a, const Sums& sums) {
 template <class Ops>
 void attend_all(const AttentionArguments& a, const DecodeScratch& scratch) {
   const Sums sums(a, scratch.sums), other(a, scratch.chunk);
-  attend_queries<Ops>(a, 0, scratch.sums, scratch);
-  for (int64_t chunk = 1; chunk < a.chunks(); ++chunk) {
+  attend_queries<Ops>(a, a.first_chunk(), scratch.sums, scratch);
+  for (int64_t chunk = a.first_chunk() + 1; chunk < a.chunks(); ++chunk) {
     attend_queries<Ops>(a, chunk, scratch.chunk, scratch);
     merge_chunk(a, chunk, sums, other);
   }
@@ -253,15 +257,17 @@ void attend_all(const AttentionArguments& a, const DecodeScratch& scratch) {
 template <class Ops>
 void attend_part(const AttentionArguments& a, int64_t chunk, float* parts,
                  const DecodeScratch& scratch) {
+  if (chunk < a.first_chunk()) return;
   attend_queries<Ops>(a, chunk, parts + chunk * part_floats(a.rows, a.group, a.head_dim), scratch);
   simd::leave();
 }
 
 template <class Ops>
 void merge_parts(const AttentionArguments& a, float* parts) {
-  const Sums sums(a, parts);
-  for (int64_t chunk = 1; chunk < a.chunks(); ++chunk) {
-    merge_chunk(a, chunk, sums, Sums(a, parts + chunk * part_floats(a.rows, a.group, a.head_dim)));
+  const int64_t part = part_floats(a.rows, a.group, a.head_dim);
+  const Sums sums(a, parts + a.first_chunk() * part);
+  for (int64_t chunk = a.first_chunk() + 1; chunk < a.chunks(); ++chunk) {
+    merge_chunk(a, chunk, sums, Sums(a, parts + chunk * part));
   }
   store_results<Ops>(a, sums);
   simd::leave();

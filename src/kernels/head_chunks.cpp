@@ -8,13 +8,16 @@
 
 #include "trireme/kernels/products.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 
 namespace trireme::kernels {
 
 using at::Tensor;
 
-ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
-    : rows_(hidden.size(0)), chunk_rows_(chunk_rows), hidden_(pad_rows(hidden)) {}
+void cap_logits(const Tensor& logits, double cap) { logits.div_(cap).tanh_().mul_(cap); }
+
+ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows, double cap)
+    : rows_(hidden.size(0)), chunk_rows_(chunk_rows), cap_(cap), hidden_(pad_rows(hidden)) {}
 
 void ChunkBuffer::take(const Tensor& weight_rows) {
   weight_rows_ = weight_rows;
@@ -26,6 +29,7 @@ void ChunkBuffer::take(const Tensor& weight_rows) {
 
 Tensor ChunkBuffer::multiply(const Tensor& out) const {
   multiply_rows(out, hidden_, weight_rows_, std::nullopt);
+  if (cap_ > 0) cap_logits(out, cap_);
   return out.narrow(0, 0, rows_);
 }
 
@@ -50,13 +54,13 @@ Tensor ChunkBuffer::kept_logits(const Tensor& weight_rows, int64_t bytes) {
 }
 
 RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                             double scale, bool with_entropy, int64_t chunk_rows) {
+                             double scale, bool with_entropy, int64_t chunk_rows, double cap) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
   Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32),
          target_logits = at::zeros({n}, f32);
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)), cap);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     Tensor z = buffer.logits(weight.narrow(0, first, count))
                    .to(at::kFloat);  // bf16: a copy, else the buffer

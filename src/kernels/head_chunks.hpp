@@ -26,8 +26,8 @@ struct RowGradients {
 // every chunk; those of the first chunks in memory of their own, if they are to be kept.
 class ChunkBuffer {
  public:
-  // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time.
-  ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows);
+  // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time; logits with a `cap`.
+  ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows, double cap);
   // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same
   // whatever N. Valid until the next call.
   at::Tensor logits(const at::Tensor& weight_rows);
@@ -44,6 +44,7 @@ class ChunkBuffer {
 
   int64_t rows_;
   int64_t chunk_rows_;
+  double cap_;
   int64_t kept_ = 0;   // bytes; negative: one did not fit
   at::Tensor hidden_;  // padded as row_invariant.hpp says
   at::Tensor storage_;
@@ -62,7 +63,7 @@ void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
 // (head_rows.hpp); correct on the CPU too.
 RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, double scale, bool with_entropy,
-                             int64_t chunk_rows);
+                             int64_t chunk_rows, double cap = 0);
 // The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into
 // their place.
 void gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets,

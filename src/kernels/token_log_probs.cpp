@@ -56,7 +56,7 @@ void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, flo
 // `kept`: gets the logits of the first chunks, as many as fit.
 RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                           float scale, bool with_entropy, int64_t chunk_rows, int64_t kept_bytes,
-                          std::vector<Tensor>& kept) {
+                          double cap, std::vector<Tensor>& kept) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   RowStatistics out{at::zeros({n}, f32), at::empty({n}, f32),
@@ -64,7 +64,7 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
   std::vector<LogSumExp> rows(static_cast<size_t>(n));
   float* log_probs = out.log_probs.mutable_data_ptr<float>();
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)), cap);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     Tensor logits = buffer.kept_logits(weight.narrow(0, first, count), kept_bytes);
     if (logits.defined()) {
@@ -132,7 +132,7 @@ HeadChunk chunk_of(const Tensor& logits, int64_t first, const Tensor& targets, d
 // By the program's own kernels for devices.
 RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden,
                                  const Tensor& weight, const Tensor& targets, double scale,
-                                 bool with_entropy, int64_t chunk_rows) {
+                                 bool with_entropy, int64_t chunk_rows, double cap) {
   const int64_t n = hidden.size(0), vocabulary = weight.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   RowStatistics out{at::empty({n}, f32), at::empty({n}, f32),
@@ -140,7 +140,7 @@ RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden,
   static_assert(sizeof(HeadRow) % sizeof(double) == 0);
   const Tensor seen =
       at::empty({n, sizeof(HeadRow) / sizeof(double)}, hidden.options().dtype(at::kDouble));
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, vocabulary));
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, vocabulary), cap);
   for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
     HeadScan scan;
     scan.chunk = chunk_of(buffer.logits(weight.narrow(0, first, count)), first, targets, scale);
@@ -195,16 +195,16 @@ struct HeadGradients {
 };
 
 HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                              double scale, int64_t chunk_rows, const RowStatistics& rows,
-                              const RowGradients& grads, bool want_hidden, bool want_weight,
-                              std::vector<Tensor> kept) {
+                              double scale, int64_t chunk_rows, double cap,
+                              const RowStatistics& rows, const RowGradients& grads,
+                              bool want_hidden, bool want_weight, std::vector<Tensor> kept) {
   HeadGradients out;
   Tensor hidden_sum =
       want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
   const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
   const int64_t rows_at_a_time = std::min(chunk_rows, weight.size(0));
   if (want_weight && !own.defined()) out.weight = at::empty(weight.sizes(), weight.options());
-  ChunkBuffer buffer(hidden, rows_at_a_time);
+  ChunkBuffer buffer(hidden, rows_at_a_time, cap);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     const Tensor weight_rows = weight.narrow(0, first, count);
     const auto chunk = static_cast<size_t>(first / chunk_rows);
@@ -215,7 +215,10 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
       buffer.take(weight_rows);
     }
     const Tensor dz = again ? buffer.logits(weight_rows) : std::exchange(kept[chunk], {});
+    // Of a cap, by the capped logits, whose place the gradient takes.
+    const Tensor slope = cap > 0 ? at::rsub(at::square(dz.to(at::kFloat).div(cap)), 1) : Tensor{};
     gradient_of_chunk(dz, first, targets, scale, rows, grads);
+    if (slope.defined()) dz.mul_(slope);
     if (want_weight) {
       const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
       multiply((own.defined() ? own : out.weight).narrow(0, first, count), dz.t(), hidden, sum);
@@ -228,30 +231,32 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
 
 RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                              double scale, bool with_entropy, int64_t chunk_rows,
-                             int64_t kept_bytes, std::vector<Tensor>& kept) {
+                             int64_t kept_bytes, double cap, std::vector<Tensor>& kept) {
   trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
   if (!on_host(hidden.device())) {
     const DeviceKernels* device = device_kernels();
     if (device == nullptr)
-      return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
+      return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows, cap);
     return forward_by_kernels(device->head, hidden, weight, targets, scale, with_entropy,
-                              chunk_rows);
+                              chunk_rows, cap);
   }
   return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows,
-                     kept_bytes, kept);
+                     kept_bytes, cap, kept);
 }
 
 // Returns {log_probs} or {log_probs, entropy}.
 struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                                const Tensor& targets, double scale, bool with_entropy,
-                               bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes) {
+                               bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes,
+                               double cap) {
     std::vector<Tensor> kept;
-    const RowStatistics rows =
-        forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows, kept_bytes, kept);
+    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy,
+                                              chunk_rows, kept_bytes, cap, kept);
     context->saved_data["kept"] = std::move(kept);
     context->saved_data["scale"] = scale;
     context->saved_data["chunk_rows"] = chunk_rows;
+    context->saved_data["cap"] = cap;
     context->saved_data["entropy_gradient"] = entropy_gradient;
     variable_list outputs{rows.log_probs};
     variable_list saved{hidden, weight, targets, rows.log_sum_exp};
@@ -275,9 +280,10 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     context->saved_data["kept"] = std::vector<Tensor>{};
     const HeadGradients out = backward_chunks(
         saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
-        context->saved_data["chunk_rows"].toInt(), rows, flow, context->needs_input_grad(0),
-        context->needs_input_grad(1), std::move(kept));
-    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
+        context->saved_data["chunk_rows"].toInt(), context->saved_data["cap"].toDouble(), rows,
+        flow, context->needs_input_grad(0), context->needs_input_grad(1), std::move(kept));
+    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{},
+            Tensor{},   Tensor{},   Tensor{}, Tensor{}};
   }
 };
 
@@ -312,7 +318,7 @@ void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, do
 
 TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
                               double temperature, Entropy entropy, int64_t chunk_rows,
-                              int64_t kept_bytes) {
+                              int64_t kept_bytes, double cap) {
   const Tensor dense_targets = targets.contiguous();
   check(hidden, weight, dense_targets, temperature, chunk_rows);
   const bool with_entropy = entropy != Entropy::skip;
@@ -320,7 +326,7 @@ TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const 
       at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
   const variable_list out = TokenLogProbsFunction::apply(
       hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
-      entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0);
+      entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0, cap);
   return {out[0], with_entropy ? out[1] : Tensor{}};
 }
 

@@ -39,15 +39,33 @@ TRIREME_SIMD void store_row(T* to, const float* sums, Float factor, int64_t coun
     simd::put(to + d, simd::load(sums + d) * factor, count - d);
 }
 
-// A chunk of the keys that a block of queries sees: all rows of the block see its first key.
+// The first key that a query sees.
+constexpr int64_t first_seen(int64_t query, int64_t window) {
+  return window > 0 && query >= window ? query + 1 - window : 0;
+}
+
+// A part of the keys that a block of queries sees, within one of the chunks whose softmax is taken
+// together.
 struct KeyChunk {
-  int64_t first, count;  // a multiple of 64
-  KeyChunk(int64_t its_first, int64_t reach)
-      : first(its_first), count(reach - its_first < key_chunk ? reach - its_first : key_chunk) {}
-  int64_t seen_by(int64_t query) const {
-    return query + 1 - first < count ? query + 1 - first : count;
+  int64_t first, count;  // multiples of 64
+  int64_t window;
+  // From key `its_first` on.
+  KeyChunk(int64_t its_first, int64_t reach, int64_t its_window)
+      : first(its_first), count(end_of(its_first, reach) - its_first), window(its_window) {}
+  static int64_t end_of(int64_t its_first, int64_t reach) {
+    const int64_t end = (its_first / key_chunk + 1) * key_chunk;
+    return reach < end ? reach : end;
+  }
+  Seen seen_by(int64_t query) const {
+    const int64_t from = first_seen(query, window) - first;
+    return {from > 0 ? from : 0, query + 1 - first < count ? query + 1 - first : count};
   }
 };
+
+// Where a block of queries from `query` on begins with the keys.
+constexpr int64_t first_key(int64_t query, int64_t window) {
+  return first_seen(query, window) / block_rows * block_rows;
+}
 
 template <class Ops>
 void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch& scratch) {
@@ -71,8 +89,10 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
     const int64_t reach = first + block_rows;  // keys that this block can see
     pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words,
                    queries);
-    for (int64_t key = 0; key < reach; key += key_chunk) {
-      const KeyChunk chunk(key, reach);
+    const int64_t first_of_all = first_key(first, a.window);
+    for (int64_t key = first_of_all; key < reach; key = KeyChunk::end_of(key, reach)) {
+      const KeyChunk chunk(key, reach, a.window);
+      const bool begins = key == first_of_all;
       multiply<Ops>({queries, s.words, 1},
                     {keys + key / block_columns * s.key_block, block_columns, s.key_block}, scores,
                     s.chunk, block_rows, chunk.count, s.words, false);
@@ -81,13 +101,13 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
         const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) {
           Pack::put(row, j, p);
         };
-        (key == 0 ? softmax : another)[r] =
-            soften(scores + r * s.chunk, chunk.seen_by(first + r), chunk.count, a.scale, write);
+        (begins ? softmax : another)[r] = soften(scores + r * s.chunk, chunk.seen_by(first + r), 0,
+                                                 chunk.count, Scoring{a.scale, a.cap}, write);
       }
       multiply<Ops>({probabilities, s.chunk / Pack::per_word, 1},
-                    {values + key / Pack::per_word * s.hdp, s.hdp}, key == 0 ? out : of_chunk,
-                    s.hdp, block_rows, s.hdp, chunk.count / Pack::per_word, false);
-      for (int64_t r = 0; key > 0 && r < rows; ++r)
+                    {values + key / Pack::per_word * s.hdp, s.hdp}, begins ? out : of_chunk, s.hdp,
+                    block_rows, s.hdp, chunk.count / Pack::per_word, false);
+      for (int64_t r = 0; !begins && r < rows; ++r)
         merge(softmax[r], out + r * s.hdp, another[r], of_chunk + r * s.hdp, s.hdp);
     }
     for (int64_t r = 0; r < rows; ++r) {
@@ -156,19 +176,23 @@ struct BackwardBlock {
     }
   }
 
-  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale of a chunk of the keys, with zeros
-  // where masked.
+  // P = exp(score - lse) and dS = P * (dP - delta) * scale of a chunk of the keys, times the slope
+  // of a cap, with zeros where masked.
   void probabilities(int64_t first, int64_t rows, const KeyChunk& chunk, int64_t stride,
-                     float scale) {
+                     const Scoring& score) {
     for (int64_t r = 0; r < block_rows; r += 2) {
       for (int64_t j = 0; j < chunk.count; j += width) {
         Float p[2], slope[2];
         for (int64_t i = 0; i < 2; ++i) {
-          const int64_t visible = r + i < rows ? chunk.seen_by(first + r + i) : 0,
-                        at = (r + i) * stride + j;
-          const Float s = simd::load(scores + at) * scale;
-          p[i] = simd::below(lanes::exp_above_zero(s - log_sum_exp[r + i]), j, visible);
-          slope[i] = simd::below(p[i] * (simd::load(dp + at) - delta[r + i]) * scale, j, visible);
+          const Seen seen = r + i < rows ? chunk.seen_by(first + r + i) : Seen{};
+          const int64_t at = (r + i) * stride + j;
+          const Float s = score(simd::load(scores + at));
+          const auto masked = [&](Float x) __attribute__((always_inline)) {
+            return not_before(simd::below(x, j, seen.to), j, seen.from);
+          };
+          p[i] = masked(lanes::exp_above_zero(s - log_sum_exp[r + i]));
+          slope[i] = masked(p[i] * (simd::load(dp + at) - delta[r + i]) * score.scale);
+          if (score.cap > 0) slope[i] = slope[i] * (1.f - s / score.cap * (s / score.cap));
           if constexpr (Pack::per_word == 2) Pack::put(ds, at, slope[i]);
         }
         put_paired<Ops>(paired_p, stride, r, j, p[0], p[1]);
@@ -217,16 +241,17 @@ void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratc
     const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
     const int64_t reach = first + block_rows, at = first * s.q_stride + head * s.hd;
     block.load(b, s, head, first, rows);
-    for (int64_t key = 0; key < reach; key += key_chunk) {
-      const KeyChunk chunk(key, reach);
+    const int64_t first_of_all = first_key(first, a.window);
+    for (int64_t key = first_of_all; key < reach; key = KeyChunk::end_of(key, reach)) {
+      const KeyChunk chunk(key, reach, a.window);
       const int64_t words = key / block_columns * s.key_block;
       multiply<Ops>({block.queries, s.words, 1}, {keys + words, block_columns, s.key_block},
                     block.scores, s.chunk, block_rows, chunk.count, s.words, false);
       multiply<Ops>({block.slopes, s.words, 1}, {values + words, block_columns, s.key_block},
                     block.dp, s.chunk, block_rows, chunk.count, s.words, false);
-      block.probabilities(first, rows, chunk, s.chunk, a.scale);
+      block.probabilities(first, rows, chunk, s.chunk, {a.scale, a.cap});
       multiply<Ops>({block.ds, s.chunk / per_word, 1}, {key_rows + key / per_word * s.hdp, s.hdp},
-                    block.dq, s.hdp, block_rows, s.hdp, chunk.count / per_word, key > 0);
+                    block.dq, s.hdp, block_rows, s.hdp, chunk.count / per_word, key > first_of_all);
       add_to_keys(blocks, block, s, chunk, dk, dv);
     }
     for (int64_t r = 0; r < rows; ++r)

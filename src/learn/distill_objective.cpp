@@ -44,6 +44,10 @@ class DistillObjective final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
+    VALIDATE(in.logit_cap == 0 && teacher_->spec().shape.logit_cap == 0, ExitCode::configuration,
+             "algo.distill.coef is not supported for a model with a soft cap of logits "
+             "(final_logit_softcapping, which the comparison of distributions does not know): "
+             "choose another model or set algo.distill.coef = 0");
     const Tensor mask = at::ones_like(in.batch.columns, at::kByte);
     const ppo::Normalizer totals{in.totals.targets, in.totals.sequences, 1};
     const Tensor of_rows = kernels::row_losses(
@@ -54,9 +58,9 @@ class DistillObjective final : public Objective {
     Tensor loss = divergence * options_.coef;
     std::vector<Tensor> parts{loss, divergence};
     if (options_.nll_coef > 0) {
-      const Tensor nll =
-          ppo::sft_loss(target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_), mask,
-                        in.batch.segments, config::LossAggregation::token_mean, totals);
+      const Tensor nll = ppo::sft_loss(
+          target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap), mask,
+          in.batch.segments, config::LossAggregation::token_mean, totals);
       parts.front() = loss = loss + nll * options_.nll_coef;
       parts.push_back(nll);
     }

@@ -29,7 +29,7 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
   return start;
 }
 
-int64_t positions_of(const std::string& path) { return model::load_shape(path).max_positions; }
+int64_t positions_of(const std::string& path) { return model::load_shape(path).longest(); }
 
 // Why a critic from this folder would misread the policy's tokens; empty: it would not, as far as
 // the files tell.
@@ -160,10 +160,10 @@ void check_positions(const config::Options& options, const ModelStart& actor,
                                   " or less"));
   };
   check(key, options.max_len(), "the actor (model.path or model.shape)",
-        actor.spec.shape.max_positions);
+        actor.spec.shape.longest());
   if (critic) {
     check(key, options.max_len(), "the critic (critic.path, else the first reward model)",
-          critic->spec.shape.max_positions);
+          critic->spec.shape.longest());
   }
   if (options.needs_reference() && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),

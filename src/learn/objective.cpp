@@ -27,7 +27,8 @@ class SftObjective final : public Objective {
   std::vector<std::string> quantities() const override { return {"loss"}; }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_);
+    const Tensor log_probs =
+        target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap);
     Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte),
                                 in.batch.segments, config::LossAggregation::token_mean,
                                 {in.totals.targets, in.totals.sequences, 1});

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -134,9 +135,9 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
       samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
         model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-          const auto head =
-              kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight,
-                                       batch.targets, temperature, kernels::Entropy::skip);
+          const auto head = kernels::token_log_probs(
+              hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
+              kernels::Entropy::skip, kernels::vocabulary_chunk, 0, model.spec().shape.logit_cap);
           values.add(head.log_probs, places_of(batch, samples, which));
         });
       });

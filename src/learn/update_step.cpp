@@ -89,7 +89,7 @@ std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep
       entropies.back() =
           kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
                                    scoring_temperature(options), kernels::Entropy::value,
-                                   kernels::vocabulary_chunk)
+                                   kernels::vocabulary_chunk, 0, actor.spec().shape.logit_cap)
               .entropy;
     });
     help_others(step);
@@ -173,7 +173,8 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step,
         [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           const auto head = kernels::token_log_probs(
               hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0,
-              kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count);
+              kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count,
+              actor.spec().shape.logit_cap);
           const at::Tensor loss = ppo::sft_loss(
               head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
               config::LossAggregation::token_mean,
@@ -218,7 +219,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
           const auto head = kernels::token_log_probs(
               hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
               scoring_temperature(options), entropy_mode(options.actor), kernels::vocabulary_chunk,
-              options.train.logits_memory.count);
+              options.train.logits_memory.count, actor.spec().shape.logit_cap);
           return actor_loss(experience, batch, head, keep, step.normalizer, options, kl_coefficient,
                             sums);
         },

@@ -13,54 +13,6 @@
 namespace trireme::model {
 namespace {
 
-constexpr std::array kinds{
-    ParameterKind{Role::embedding, "model.embed_tokens.weight", "token_embd.weight",
-                  Extent::vocabulary, Extent::hidden, Start::normal},
-    ParameterKind{Role::input_norm, "input_layernorm.weight", "attn_norm.weight", Extent::hidden,
-                  Extent::none, Start::ones},
-    ParameterKind{Role::q, "self_attn.q_proj.weight", "attn_q.weight", Extent::q, Extent::hidden,
-                  Start::normal},
-    ParameterKind{Role::k, "self_attn.k_proj.weight", "attn_k.weight", Extent::kv, Extent::hidden,
-                  Start::normal},
-    ParameterKind{Role::v, "self_attn.v_proj.weight", "attn_v.weight", Extent::kv, Extent::hidden,
-                  Start::normal},
-    ParameterKind{Role::q_bias, "self_attn.q_proj.bias", "attn_q.bias", Extent::q, Extent::none,
-                  Start::zeros},
-    ParameterKind{Role::k_bias, "self_attn.k_proj.bias", "attn_k.bias", Extent::kv, Extent::none,
-                  Start::zeros},
-    ParameterKind{Role::v_bias, "self_attn.v_proj.bias", "attn_v.bias", Extent::kv, Extent::none,
-                  Start::zeros},
-    ParameterKind{Role::q_norm, "self_attn.q_norm.weight", "attn_q_norm.weight", Extent::head,
-                  Extent::none, Start::ones},
-    ParameterKind{Role::k_norm, "self_attn.k_norm.weight", "attn_k_norm.weight", Extent::head,
-                  Extent::none, Start::ones},
-    ParameterKind{Role::whole_q_norm, "self_attn.q_norm.weight", "", Extent::q, Extent::none,
-                  Start::ones},
-    ParameterKind{Role::whole_k_norm, "self_attn.k_norm.weight", "", Extent::kv, Extent::none,
-                  Start::ones},
-    ParameterKind{Role::o, "self_attn.o_proj.weight", "attn_output.weight", Extent::hidden,
-                  Extent::q, Start::normal},
-    ParameterKind{Role::o_bias, "self_attn.o_proj.bias", "attn_output.bias", Extent::hidden,
-                  Extent::none, Start::zeros},
-    ParameterKind{Role::post_norm, "post_attention_layernorm.weight", "ffn_norm.weight",
-                  Extent::hidden, Extent::none, Start::ones},
-    ParameterKind{Role::gate, "mlp.gate_proj.weight", "ffn_gate.weight", Extent::ffn,
-                  Extent::hidden, Start::normal},
-    ParameterKind{Role::up, "mlp.up_proj.weight", "ffn_up.weight", Extent::ffn, Extent::hidden,
-                  Start::normal},
-    ParameterKind{Role::down, "mlp.down_proj.weight", "ffn_down.weight", Extent::hidden,
-                  Extent::ffn, Start::normal},
-    ParameterKind{Role::ffn_norm, "post_feedforward_layernorm.weight", "", Extent::hidden,
-                  Extent::none, Start::ones},
-    ParameterKind{Role::final_norm, "model.norm.weight", "output_norm.weight", Extent::hidden,
-                  Extent::none, Start::ones},
-    ParameterKind{Role::lm_head, "lm_head.weight", "output.weight", Extent::vocabulary,
-                  Extent::hidden, Start::normal},
-    ParameterKind{Role::score, ".weight", "", Extent::one, Extent::hidden,
-                  Start::score},  // after ModelShape::value_head_prefix
-};
-static_assert(kinds.size() == static_cast<size_t>(Role::score) + 1, "every role has a row");
-
 using Operations = std::vector<Operation>;
 
 // The values of a decoder block; every layer uses the same.
@@ -81,72 +33,116 @@ double attention_scale(const config::ModelShape& shape) {
 }
 
 // Nothing where the factor is 1.
-void append_scale(Operations& list, Value value, double factor) {
-  if (factor != 1) append(list, {Scale{value, factor}});
+void append_scale(Operations& list, Value value, double factor, bool rounded = false) {
+  if (factor != 1) append(list, {Scale{value, factor, rounded}});
+}
+
+// What families have in different ways.
+struct Family {
+  Operations (*block)(const config::ModelShape&, int layer, const DecoderValues&);
+  NormKind norm = NormKind::rms;
+  bool interleaved = false;  // rotation
+};
+const Family& family_of(const config::ModelShape& shape);
+
+Norm norm_of(const config::ModelShape& shape, Value in, Value out, Role weight) {
+  return {in, out, weight, shape.norm_eps, 0, family_of(shape).norm};
+}
+
+// Of the stream that the first layer gets. Here and not in the embedding's stage, whose gradient is
+// added row by row as it comes.
+void append_embedding_scale(Operations& list, const config::ModelShape& shape, int layer) {
+  if (layer == 0)
+    append_scale(list, residual, shape.multipliers.embedding, shape.multipliers.sqrt_embedding);
+}
+
+// q and k: norms, rotation.
+void append_positions(Operations& list, const config::ModelShape& shape, int layer,
+                      const DecoderValues& v) {
+  if (config::traits(shape.architecture).head_norms) {
+    const NormKind kind = family_of(shape).norm;
+    append(list, {Norm{v.q, v.q, Role::q_norm, shape.norm_eps, shape.head_dim, kind},
+                  Norm{v.k, v.k, Role::k_norm, shape.norm_eps, shape.head_dim, kind}});
+  }
+  if (shape.without_rope.empty() || !shape.without_rope[static_cast<size_t>(layer)]) {
+    const size_t table = shape.local_rope && shape.has_window(layer) ? 1 : 0;
+    const bool interleaved = family_of(shape).interleaved;
+    append(list, {Rotate{v.q, shape.head_dim, table, interleaved},
+                  Rotate{v.k, shape.head_dim, table, interleaved}});
+  }
+  if (shape.position_scale)
+    append(list, {ScaleByPosition{v.q, shape.position_scale->beta, shape.position_scale->period}});
+}
+
+// Attention of `in`, to `projected`. `norms`: of q and k as whole rows.
+void append_attention(Operations& list, const config::ModelShape& shape, int layer,
+                      const DecoderValues& v, Value in, bool norms = false) {
+  const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
+  // Backward, the gradients of `in` add up in reverse: this order is part of the numerics.
+  append(list, {Linear{in, v.v, Role::v, bias(Role::v_bias)},
+                Linear{in, v.k, Role::k, bias(Role::k_bias)},
+                Linear{in, v.q, Role::q, bias(Role::q_bias)}});
+  if (norms)
+    append(list, {Norm{v.q, v.q, Role::whole_q_norm, shape.norm_eps},
+                  Norm{v.k, v.k, Role::whole_k_norm, shape.norm_eps}});
+  append_positions(list, shape, layer, v);
+  const Scores scores(attention_scale(shape), shape.window_of(layer), shape.attention_cap);
+  append(list, {Attend{v.q, v.k, v.v, v.attended, shape.head_dim, scores},
+                Linear{v.attended, v.projected, Role::o, {}}, Reduce{v.projected}});
+  if (shape.o_bias)  // after the sum: every rank has the whole bias
+    append(list, {AddBias{v.projected, Role::o_bias}});
+}
+
+// The feed-forward part of `in`, to `projected`.
+void append_feed_forward(Operations& list, const config::ModelShape& shape, const DecoderValues& v,
+                         Value in, GateKind kind = GateKind::silu) {
+  const auto bias = [&](Role role) { return shape.mlp_bias ? std::optional(role) : std::nullopt; };
+  append(list, {Linear{in, v.gate, Role::gate, bias(Role::gate_bias)},
+                Linear{in, v.up, Role::up, bias(Role::up_bias)}, Gate{v.gate, v.up, v.gate, kind},
+                Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected}});
+  if (shape.mlp_bias) append(list, {AddBias{v.projected, Role::down_bias}});
 }
 
 // Llama and its kin: a norm before attention and before the feed-forward part.
 Operations pre_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
-  const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
-  const double eps = shape.norm_eps;
   Operations list;
-  // Here and not in the embedding's stage, whose gradient is added row by row as it comes.
-  if (layer == 0) append_scale(list, residual, shape.multipliers.embedding);
-  // Backward, the gradients of `normed` add up in reverse: this order is part of the numerics.
-  append(list, {Norm{residual, v.normed, Role::input_norm, eps}, Spread{v.normed},
-                Linear{v.normed, v.v, Role::v, bias(Role::v_bias)},
-                Linear{v.normed, v.k, Role::k, bias(Role::k_bias)},
-                Linear{v.normed, v.q, Role::q, bias(Role::q_bias)}});
-  if (config::traits(shape.architecture).head_norms) {
-    append(list, {Norm{v.q, v.q, Role::q_norm, eps, shape.head_dim},
-                  Norm{v.k, v.k, Role::k_norm, eps, shape.head_dim}});
-  }
-  if (shape.without_rope.empty() || !shape.without_rope[static_cast<size_t>(layer)])
-    append(list, {Rotate{v.q, shape.head_dim}, Rotate{v.k, shape.head_dim}});
-  append(list, {Attend{v.q, v.k, v.v, v.attended, shape.head_dim, attention_scale(shape)},
-                Linear{v.attended, v.projected, Role::o, {}}, Reduce{v.projected}});
-  if (shape.o_bias)  // after the sum: every rank has the whole bias
-    append(list, {AddBias{v.projected, Role::o_bias}});
+  append_embedding_scale(list, shape, layer);
+  append(list, {norm_of(shape, residual, v.normed, Role::input_norm), Spread{v.normed}});
+  append_attention(list, shape, layer, v, v.normed);
   append_scale(list, v.projected, shape.multipliers.residual);
-  append(list,
-         {Add{residual, v.projected, residual}, Norm{residual, v.normed, Role::post_norm, eps},
-          Spread{v.normed}, Linear{v.normed, v.gate, Role::gate, {}},
-          Linear{v.normed, v.up, Role::up, {}}, Gate{v.gate, v.up, v.gate},
-          Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected}});
+  append(list, {Add{residual, v.projected, residual},
+                norm_of(shape, residual, v.normed, Role::post_norm), Spread{v.normed}});
+  append_feed_forward(list, shape, v, v.normed);
   append_scale(list, v.projected, shape.multipliers.residual);
   append(list, {Add{residual, v.projected, residual}});
   return list;
 }
 
 // OLMo 2: norms after attention and the feed-forward part, and of q and k as whole rows.
-Operations post_norm_block(const config::ModelShape& shape, int, const DecoderValues& v) {
-  const auto bias = [&](Role role) { return shape.qkv_bias ? std::optional(role) : std::nullopt; };
-  const double eps = shape.norm_eps;
-  Operations list{Linear{residual, v.v, Role::v, bias(Role::v_bias)},
-                  Linear{residual, v.k, Role::k, bias(Role::k_bias)},
-                  Linear{residual, v.q, Role::q, bias(Role::q_bias)},
-                  Norm{v.q, v.q, Role::whole_q_norm, eps},
-                  Norm{v.k, v.k, Role::whole_k_norm, eps},
-                  Rotate{v.q, shape.head_dim},
-                  Rotate{v.k, shape.head_dim},
-                  Attend{v.q, v.k, v.v, v.attended, shape.head_dim, attention_scale(shape)},
-                  Linear{v.attended, v.projected, Role::o, {}},
-                  Reduce{v.projected}};
-  if (shape.o_bias) append(list, {AddBias{v.projected, Role::o_bias}});
-  append(
-      list,
-      {Norm{v.projected, v.normed, Role::post_norm, eps}, Add{residual, v.normed, residual},
-       Linear{residual, v.gate, Role::gate, {}}, Linear{residual, v.up, Role::up, {}},
-       Gate{v.gate, v.up, v.gate}, Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected},
-       Norm{v.projected, v.normed, Role::ffn_norm, eps}, Add{residual, v.normed, residual}});
+Operations post_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
+  Operations list;
+  append_attention(list, shape, layer, v, residual, true);
+  append(list, {norm_of(shape, v.projected, v.normed, Role::post_norm),
+                Add{residual, v.normed, residual}});
+  append_feed_forward(list, shape, v, residual);
+  append(list, {norm_of(shape, v.projected, v.normed, Role::ffn_norm),
+                Add{residual, v.normed, residual}});
   return list;
 }
 
-// The block of each architecture, in the order of config::architecture_table.
-constexpr std::array<Operations (*)(const config::ModelShape&, int layer, const DecoderValues&),
-                     config::architecture_table.size()>
-    block_lists{pre_norm_block, pre_norm_block, pre_norm_block, pre_norm_block,
-                pre_norm_block, pre_norm_block, post_norm_block};
+// In the order of config::architecture_table.
+constexpr std::array<Family, config::architecture_table.size()> families{
+    Family{pre_norm_block},   // llama
+    Family{pre_norm_block},   // mistral
+    Family{pre_norm_block},   // qwen2
+    Family{pre_norm_block},   // qwen3
+    Family{pre_norm_block},   // smollm3
+    Family{pre_norm_block},   // granite
+    Family{post_norm_block},  // olmo2
+};
+const Family& family_of(const config::ModelShape& shape) {
+  return families[static_cast<size_t>(shape.architecture)];
+}
 
 // Adds a parameter to the model and to its last stage.
 void append_parameter(ModelSpec& spec, Role role) {
@@ -157,15 +153,17 @@ void append_parameter(ModelSpec& spec, Role role) {
   if (role == Role::score) tensor.name = spec.shape.value_head_prefix + tensor.name;
   if (kind.columns != Extent::none) tensor.shape.push_back(length_of(kind.columns, spec.shape));
   stage.parameters.push_back(spec.parameters.size());
-  spec.parameters.push_back({std::move(tensor), role});
+  spec.parameters.push_back(
+      {std::move(tensor), role, true, stored_tensor(role, name_prefix(stage.layer), spec.shape)});
 }
 
 void append(ModelSpec& spec, StageKind kind, int layer, Operations operations) {
   spec.stages.push_back({kind, layer, {}, std::move(operations)});
   const Operations& list = spec.stages.back().operations;
-  for (const ParameterKind& parameter : kinds) {
+  for (const ParameterKind& parameter : parameter_kinds()) {
     const auto uses = [&](const Operation& o) {
-      return weight_of(o) == parameter.role || bias_of(o) == parameter.role;
+      const std::vector<Role> roles = roles_of(o);
+      return std::ranges::find(roles, parameter.role) != roles.end();
     };
     if (std::ranges::any_of(list, uses)) append_parameter(spec, parameter.role);
   }
@@ -173,7 +171,7 @@ void append(ModelSpec& spec, StageKind kind, int layer, Operations operations) {
 
 // The head's weight comes last.
 void append_head(ModelSpec& spec, const DecoderValues& v) {
-  Operations list{Norm{residual, v.normed, Role::final_norm, spec.shape.norm_eps}};
+  Operations list{norm_of(spec.shape, residual, v.normed, Role::final_norm)};
   if (spec.head == HeadKind::language) append_scale(list, v.normed, spec.shape.multipliers.logits);
   append(spec, StageKind::head, -1, std::move(list));
   if (spec.head == HeadKind::score) {
@@ -187,49 +185,29 @@ void append_head(ModelSpec& spec, const DecoderValues& v) {
 
 }  // namespace
 
-std::span<const ParameterKind> parameter_kinds() { return kinds; }
-
-const ParameterKind& kind_of(Role role) {
-  return *std::find_if(kinds.begin(), kinds.end(),
-                       [role](const auto& kind) { return kind.role == role; });
-}
-
-int64_t length_of(Extent extent, const config::ModelShape& shape) {
-  switch (extent) {
-    case Extent::none:
-    case Extent::one: return 1;
-    case Extent::hidden: return shape.hidden;
-    case Extent::head: return shape.head_dim;
-    case Extent::q: return shape.q_dim();
-    case Extent::kv: return shape.kv_dim();
-    case Extent::ffn: return shape.ffn;
-    case Extent::vocabulary: return shape.vocab;
-  }
-  throw InternalError("an extent without length");
-}
-
-std::string name_prefix(int layer) {
-  return layer < 0 ? "" : "model.layers." + std::to_string(layer) + ".";
-}
-
 Rotation rotation_of(const config::ModelShape& shape) {
-  return {shape.head_dim, shape.rope_theta, shape.rope_scaling};
+  return {shape.rotary_dims > 0 ? shape.rotary_dims : shape.head_dim, shape.rope_theta,
+          shape.rope_scaling};
+}
+
+double first_value(const ParameterKind& kind, const config::ModelShape& shape) {
+  if (kind.start == Start::number) return kind.number;
+  return kind.start == Start::ones && family_of(shape).norm != NormKind::rms_offset ? 1 : 0;
 }
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head) {
-  VALIDATE(!shape.mlp_bias, ExitCode::bad_data,
-           "mlp_bias = true is not supported (no published Llama, Mistral or Qwen2 model has it): ",
-           "use a model whose MLP has no biases");
   ModelSpec spec;
   spec.shape = shape;
   spec.head = head;
   spec.rotations = {rotation_of(shape)};
+  if (shape.local_rope)
+    spec.rotations.push_back(
+        {spec.rotations.front().dims, shape.local_rope->theta, shape.local_rope->scaling});
   spec.values = residual.id + 1;
   const DecoderValues values(spec.values);
   append(spec, StageKind::embedding, -1, {LookUp{residual, Role::embedding}, Reduce{residual}});
-  const auto block = block_lists[static_cast<size_t>(shape.architecture)];
   for (int layer = 0; layer < shape.layers; ++layer)
-    append(spec, StageKind::block, layer, block(shape, layer, values));
+    append(spec, StageKind::block, layer, family_of(shape).block(shape, layer, values));
   append_head(spec, values);
   return spec;
 }

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "trireme/base/checked.hpp"
@@ -28,8 +29,9 @@ bool has_kernels(const at::Tensor& x) {
 }
 
 // By kernels of our own: the row kernels of the host, or those of the device.
-bool fused(const at::Tensor& x) {
-  return has_kernels(x) && (x.is_cpu() || (x.is_cuda() && kernels::device_kernels() != nullptr));
+bool fused(const at::Tensor& x, bool by_devices) {
+  return has_kernels(x) &&
+         (x.is_cpu() || (by_devices && x.is_cuda() && kernels::device_kernels() != nullptr));
 }
 
 using kernels::elements;
@@ -53,7 +55,8 @@ void for_row_chunks(int64_t rows, Body&& body) {
 
 struct RmsNorm : Function<RmsNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, double epsilon) {
+                            const at::Tensor& weight, double epsilon, int64_t its_kind) {
+    const auto kind = static_cast<NormKind>(its_kind);
     const at::Tensor x = input.contiguous();
     const at::Tensor w = weight.contiguous();
     const int64_t columns = x.size(-1);
@@ -67,18 +70,21 @@ struct RmsNorm : Function<RmsNorm> {
                                        static_cast<float>(epsilon));
       }
       for_row_chunks(rows, [&](int64_t, int64_t row, int64_t n) {
-        rms_norm_rows(
-            elements<T>(x) + row * columns, elements<T>(w), mutable_elements<T>(y) + row * columns,
-            inverse_rms.mutable_data_ptr<float>() + row, n, columns, static_cast<float>(epsilon));
+        rms_norm_rows(elements<T>(x) + row * columns, elements<T>(w),
+                      mutable_elements<T>(y) + row * columns,
+                      inverse_rms.mutable_data_ptr<float>() + row, n, columns,
+                      static_cast<float>(epsilon), kind);
       });
     });
     context->save_for_backward({x, w, inverse_rms});
+    context->saved_data["kind"] = its_kind;
     return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w = saved[1], &inverse_rms = saved[2];
+    const auto kind = static_cast<NormKind>(context->saved_data["kind"].toInt());
     const at::Tensor dy = gradients[0].contiguous();
     const int64_t columns = x.size(-1);
     const int64_t rows = x.numel() / columns;
@@ -95,21 +101,22 @@ struct RmsNorm : Function<RmsNorm> {
       }
       for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
         const int64_t at = row * columns;
-        rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
-                               inverse_rms.const_data_ptr<float>() + row,
-                               mutable_elements<T>(dx) + at,
-                               partial.mutable_data_ptr<float>() + chunk * columns, n, columns);
+        rms_norm_backward_rows(
+            elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
+            inverse_rms.const_data_ptr<float>() + row, mutable_elements<T>(dx) + at,
+            partial.mutable_data_ptr<float>() + chunk * columns, n, columns, kind);
       });
     });
     return {
-        dx, context->needs_input_grad(1) ? partial.sum(0) : at::Tensor(),
+        dx, context->needs_input_grad(1) ? partial.sum(0) : at::Tensor(), at::Tensor(),
         at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
   }
 };
 
 struct SwiGlu : Function<SwiGlu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_input,
-                            const at::Tensor& up_input) {
+                            const at::Tensor& up_input, int64_t its_kind) {
+    const auto kind = static_cast<GateKind>(its_kind);
     const at::Tensor gate = gate_input.contiguous();
     const at::Tensor up = up_input.contiguous();
     at::Tensor y = at::empty_like(gate);
@@ -119,16 +126,18 @@ struct SwiGlu : Function<SwiGlu> {
                                      gate.numel(), gate.numel());
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         model::swiglu(elements<T>(gate) + first, elements<T>(up) + first,
-                      mutable_elements<T>(y) + first, last - first);
+                      mutable_elements<T>(y) + first, last - first, kind);
       });
     });
     context->save_for_backward({gate, up});
+    context->saved_data["kind"] = its_kind;
     return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
+    const auto kind = static_cast<GateKind>(context->saved_data["kind"].toInt());
     const at::Tensor dy = gradients[0].contiguous();
     at::Tensor dgate = at::empty_like(gate);
     at::Tensor dup = at::empty_like(up);
@@ -141,18 +150,64 @@ struct SwiGlu : Function<SwiGlu> {
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
                         mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first,
-                        last - first);
+                        last - first, kind);
       });
     });
-    return {dgate, dup};
+    return {dgate, dup, at::Tensor()};
+  }
+};
+
+float number(const at::Tensor& x) { return *x.to(at::kFloat).contiguous().const_data_ptr<float>(); }
+
+struct XieluFunction : Function<XieluFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& alpha_p, const at::Tensor& alpha_n,
+                            const at::Tensor& beta, const at::Tensor& eps) {
+    const at::Tensor x = input.contiguous();
+    at::Tensor y = at::empty_like(x);
+    const Xielu numbers =
+        xielu_numbers(number(alpha_p), number(alpha_n), number(beta), number(eps));
+    with_type(x, [&]<class T>(T*) {
+      kernels::parallel_for(0, x.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+        model::xielu(elements<T>(x) + first, mutable_elements<T>(y) + first, last - first, numbers);
+      });
+    });
+    context->save_for_backward({x, alpha_p, alpha_n, beta, eps});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &alpha_p = saved[1], &alpha_n = saved[2];
+    const at::Tensor dy = gradients[0].contiguous();
+    at::Tensor dx = at::empty_like(x);
+    const Xielu numbers =
+        xielu_numbers(number(alpha_p), number(alpha_n), number(saved[3]), number(saved[4]));
+    const int64_t columns = x.size(-1), rows = x.numel() / columns;
+    // As of norm weights: the same sum for any number of threads.
+    at::Tensor partial =
+        at::zeros({base::ceil_div(rows, chunk_rows), 2}, x.options().dtype(at::kFloat));
+    with_type(x, [&]<class T>(T*) {
+      for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
+        const int64_t at = row * columns;
+        xielu_backward(elements<T>(x) + at, elements<T>(dy) + at, mutable_elements<T>(dx) + at,
+                       partial.mutable_data_ptr<float>() + chunk * 2, n * columns, numbers);
+      });
+    });
+    const at::Tensor sums = partial.sum(0);
+    const auto slope = [&](int64_t which, const at::Tensor& raw) {
+      return sums.select(0, which).mul(at::sigmoid(raw.to(at::kFloat))).view(raw.sizes());
+    };
+    return {dx, slope(0, alpha_p), slope(1, alpha_n), at::Tensor(), at::Tensor()};
   }
 };
 
 at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos,
-                  const at::Tensor& sin, float direction) {
+                  const at::Tensor& sin, float direction, bool interleaved) {
   const at::Tensor x = input.contiguous();
   const int64_t heads = x.size(1), head_dim = x.size(2);
   at::Tensor y = at::empty_like(x);
+  const RotaryPairs pairs{2 * cos.size(1), interleaved};
   with_type(x, [&]<class T>(T*) {
     if (!x.is_cpu()) {
       return on_device<T>().rope(elements<T>(x), positions.const_data_ptr<int64_t>(),
@@ -163,7 +218,7 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at
       const int64_t at = token * heads * head_dim;
       rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token,
                 cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
-                mutable_elements<T>(y) + at, n, heads, head_dim, direction);
+                mutable_elements<T>(y) + at, n, heads, head_dim, direction, pairs);
     });
   });
   return y;
@@ -172,15 +227,17 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at
 struct RotaryEmbedding : Function<RotaryEmbedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& positions, const at::Tensor& cos,
-                            const at::Tensor& sin) {
+                            const at::Tensor& sin, bool interleaved) {
     context->save_for_backward({positions, cos, sin});
-    return rotate(x, positions, cos, sin, 1);
+    context->saved_data["interleaved"] = interleaved;
+    return rotate(x, positions, cos, sin, 1, interleaved);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    return {rotate(gradients[0], saved[0], saved[1], saved[2], -1), at::Tensor(), at::Tensor(),
-            at::Tensor()};
+    const bool interleaved = context->saved_data["interleaved"].toBool();
+    return {rotate(gradients[0], saved[0], saved[1], saved[2], -1, interleaved), at::Tensor(),
+            at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -222,41 +279,88 @@ struct EmbeddingRows : Function<EmbeddingRows> {
 
 }  // namespace
 
-at::Tensor rms_norm_composed(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+at::Tensor rms_norm_composed(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                             NormKind kind) {
+  at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  if (kind == NormKind::centred) wide = wide.sub(at::mean(wide, -1, true));
   const at::Tensor normed = wide.mul(at::rsqrt(at::mean(at::square(wide), -1, true).add(epsilon)));
-  return normed.to(x.scalar_type()).mul(weight);
+  if (kind == NormKind::rms) return normed.to(x.scalar_type()).mul(weight);
+  const at::Tensor its_weight = weight.to(wide.scalar_type());
+  return normed.mul(kind == NormKind::rms_offset ? its_weight.add(1) : its_weight)
+      .to(x.scalar_type());
 }
 
-at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up, GateKind kind) {
+  if (kind == GateKind::gelu_tanh) {
+    const auto wide = [](const at::Tensor& x) {
+      return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+    };
+    return at::gelu(wide(gate), "tanh").mul(wide(up)).to(gate.scalar_type());
+  }
   if (gate.scalar_type() == at::kFloat || gate.scalar_type() == at::kDouble)
     return at::silu(gate).mul(up);
   return at::silu(gate.to(at::kFloat)).mul(up.to(at::kFloat)).to(gate.scalar_type());
 }
 
-at::Tensor apply_rope_composed(const at::Tensor& x, const at::Tensor& positions, const Rope& rope) {
-  const int64_t half = x.size(-1) / 2;
+at::Tensor xielu_composed(const at::Tensor& x, const at::Tensor& alpha_p, const at::Tensor& alpha_n,
+                          const at::Tensor& beta, const at::Tensor& eps) {
+  const auto wide = [](const at::Tensor& y) {
+    return y.scalar_type() == at::kDouble ? y : y.to(at::kFloat);
+  };
+  const at::Tensor v = wide(x), straight = v.mul(wide(beta));
+  const at::Tensor above = v.mul(v).mul(at::softplus(wide(alpha_p))),
+                   below = at::expm1(at::minimum(v, wide(eps)))
+                               .sub(v)
+                               .mul(at::softplus(wide(alpha_n)).add(wide(beta)));
+  return at::where(v.gt(0), above, below).add(straight).to(x.scalar_type());
+}
+
+at::Tensor apply_rope_composed(const at::Tensor& x, const at::Tensor& positions, const Rope& rope,
+                               bool interleaved) {
+  const int64_t half = rope.cos.size(1);
   const at::Tensor cos = at::index_select(rope.cos, 0, positions).unsqueeze(1);
   const at::Tensor sin = at::index_select(rope.sin, 0, positions).unsqueeze(1);
   const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
-  const at::Tensor a = wide.narrow(-1, 0, half), b = wide.narrow(-1, half, half);
-  return at::cat({a.mul(cos).sub(b.mul(sin)), b.mul(cos).add(a.mul(sin))}, -1).to(x.scalar_type());
+  const int64_t dims = 2 * half, rest = x.size(-1) - dims;
+  const at::Tensor turned = wide.narrow(-1, 0, dims);
+  const at::Tensor a = interleaved ? turned.slice(-1, 0, dims, 2) : turned.narrow(-1, 0, half),
+                   b = interleaved ? turned.slice(-1, 1, dims, 2) : turned.narrow(-1, half, half);
+  const at::Tensor low = a.mul(cos).sub(b.mul(sin)), high = b.mul(cos).add(a.mul(sin));
+  const at::Tensor out =
+      interleaved ? at::stack({low, high}, -1).flatten(-2) : at::cat({low, high}, -1);
+  return (rest > 0 ? at::cat({out, wide.narrow(-1, dims, rest)}, -1) : out).to(x.scalar_type());
 }
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (fused(x) && weight.scalar_type() == x.scalar_type())
-    return RmsNorm::apply(x, weight, epsilon);
-  return rms_norm_composed(x, weight, epsilon);
+// Kernels of a device have the first kind of each operation only: `first`.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, NormKind kind) {
+  if (fused(x, kind == NormKind::rms) && weight.scalar_type() == x.scalar_type())
+    return RmsNorm::apply(x, weight, epsilon, static_cast<int64_t>(kind));
+  return rms_norm_composed(x, weight, epsilon, kind);
 }
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
-  return fused(gate) ? SwiGlu::apply(gate, up) : swiglu_composed(gate, up);
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up, GateKind kind) {
+  return fused(gate, kind == GateKind::silu) ? SwiGlu::apply(gate, up, static_cast<int64_t>(kind))
+                                             : swiglu_composed(gate, up, kind);
 }
 
-at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& positions, const Rope& rope) {
-  if (!fused(x)) return apply_rope_composed(x, positions, rope);
-  return RotaryEmbedding::apply(x, positions.contiguous(), rope.cos.contiguous(),
-                                rope.sin.contiguous());
+at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& positions, const Rope& rope,
+                      bool interleaved) {
+  const at::Tensor& rows = rope.of_tokens.defined() ? rope.of_tokens : positions;
+  const bool halves = !interleaved && 2 * rope.cos.size(1) == x.size(-1);
+  if (!fused(x, halves)) return apply_rope_composed(x, rows, rope, interleaved);
+  return RotaryEmbedding::apply(x, rows.contiguous(), rope.cos.contiguous(), rope.sin.contiguous(),
+                                interleaved);
+}
+
+Xielu xielu_numbers(float alpha_p, float alpha_n, float beta, float eps) {
+  const auto softplus = [](float x) { return x > 20 ? x : std::log1p(std::exp(x)); };
+  return {softplus(alpha_p), softplus(alpha_n) + beta, beta, eps};
+}
+
+at::Tensor xielu(const at::Tensor& x, const at::Tensor& alpha_p, const at::Tensor& alpha_n,
+                 const at::Tensor& beta, const at::Tensor& eps) {
+  return fused(x, false) ? XieluFunction::apply(x, alpha_p, alpha_n, beta, eps)
+                         : xielu_composed(x, alpha_p, alpha_n, beta, eps);
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids) {

@@ -11,6 +11,7 @@
 #include "trireme/model/forward.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -21,6 +22,17 @@
 
 namespace trireme::model {
 namespace {
+
+double factor_of(const Scale& o, bool bf16) {
+  if (!o.rounded) return o.factor;
+  const auto factor = static_cast<float>(o.factor);
+  return static_cast<double>(bf16 ? static_cast<float>(c10::BFloat16(factor)) : factor);
+}
+
+float scale_at(const ScaleByPosition& o, int64_t position) {
+  const auto steps = static_cast<float>(position / o.period);
+  return 1 + static_cast<float>(o.beta) * std::log(1 + steps);
+}
 
 // As tensors: each operation's result from the values.
 struct Execution {
@@ -48,10 +60,10 @@ struct Execution {
   }
   at::Tensor operator()(const Norm& o) const {
     const at::Tensor& weight = pass.parameter(o.weight);
-    if (o.head_dim == 0) return rms_norm((*this)[o.in], weight, o.eps);
+    if (o.head_dim == 0) return rms_norm((*this)[o.in], weight, o.eps, o.kind);
     // Of heads, which tensor-parallel ranks share: each has the whole weight and a part of its
     // gradient.
-    return rms_norm(heads(o.in, o.head_dim), pass.strategy.spread(weight), o.eps)
+    return rms_norm(heads(o.in, o.head_dim), pass.strategy.spread(weight), o.eps, o.kind)
         .view((*this)[o.in].sizes());
   }
   at::Tensor operator()(const Spread& o) const { return pass.strategy.spread((*this)[o.value]); }
@@ -63,27 +75,50 @@ struct Execution {
                                 pass.spec.parameters[which]);
   }
   at::Tensor operator()(const Rotate& o) const {
-    return apply_rope(heads(o.value, o.head_dim), pass.part.positions, pass.ropes[o.table])
+    return apply_rope(heads(o.value, o.head_dim), pass.part.positions, pass.ropes[o.table],
+                      o.interleaved)
         .view((*this)[o.value].sizes());
   }
   at::Tensor operator()(const Attend& o) const {
     const at::Tensor out =
         pass.strategy.attend(heads(o.q, o.head_dim), heads(o.k, o.head_dim), heads(o.v, o.head_dim),
-                             o.scale, pass.part, pass.stage.layer);
+                             o.scores, pass.part, pass.stage.layer);
     return out.reshape({out.size(0), out.size(1) * out.size(2)});
   }
-  at::Tensor operator()(const Gate& o) const { return swiglu((*this)[o.in], (*this)[o.other]); }
+  at::Tensor operator()(const Gate& o) const {
+    return swiglu((*this)[o.in], (*this)[o.other], o.kind);
+  }
+  // Of columns, which tensor-parallel ranks share.
+  at::Tensor operator()(const Activate& o) const {
+    const auto number = [&](size_t i) {
+      return pass.strategy.spread(pass.parameter(o.weights[i]));
+    };
+    return xielu((*this)[o.in], number(0), number(1), number(2), number(3));
+  }
   at::Tensor operator()(const Reduce& o) const { return pass.strategy.reduce((*this)[o.value]); }
   at::Tensor operator()(const Add& o) const { return (*this)[o.in].add((*this)[o.other]); }
   at::Tensor operator()(const AddBias& o) const {
     return (*this)[o.value].add(pass.parameter(o.weight));
   }
-  at::Tensor operator()(const Scale& o) const { return (*this)[o.value].mul(o.factor); }
+  at::Tensor operator()(const Scale& o) const {
+    const at::Tensor& x = (*this)[o.value];
+    return x.mul(factor_of(o, x.scalar_type() == at::kBFloat16));
+  }
+  at::Tensor operator()(const ScaleByPosition& o) const {
+    const at::Tensor& x = (*this)[o.value];
+    const at::Tensor positions = pass.part.positions.to(at::kCPU).contiguous();
+    const int64_t* position = positions.const_data_ptr<int64_t>();
+    const at::Tensor factors = at::empty({positions.numel()}, at::kFloat);
+    float* const factor = factors.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < positions.numel(); ++i) factor[i] = scale_at(o, position[i]);
+    return x.mul(factors.to(x.device()).to(x.scalar_type()).unsqueeze(1));
+  }
 };
 
 // On elements of a row of a step.
 template <class T>
 struct RowExecution {
+  using Element = std::conditional_t<std::is_same_v<T, float>, float, c10::BFloat16>;
   const RowSlice& s;
   const T* in = reinterpret_cast<const T*>(s.in);
   T* out = reinterpret_cast<T*>(s.out);
@@ -91,23 +126,34 @@ struct RowExecution {
   void operator()(const Norm& o) const {
     const int64_t length = o.head_dim > 0 ? o.head_dim : s.elements;
     rms_norm_rows(in, reinterpret_cast<const T*>(s.weight), out, nullptr, s.elements / length,
-                  length, static_cast<float>(o.eps));
+                  length, static_cast<float>(o.eps), o.kind);
   }
   void operator()(const Rotate& o) const {
     const Rope& rope = (*s.ropes)[o.table];
-    rope_rows(in, &s.position, rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(),
-              out, 1, s.elements / o.head_dim, o.head_dim, 1.f);
+    const int64_t row = rope.of_tokens.defined() ? s.row : s.position;
+    rope_rows(in, &row, rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(), out, 1,
+              s.elements / o.head_dim, o.head_dim, 1.f, {2 * rope.cos.size(1), o.interleaved});
   }
-  void operator()(const Gate&) const {
-    swiglu(in, reinterpret_cast<const T*>(s.other), out, s.elements);
+  void operator()(const Gate& o) const {
+    swiglu(in, reinterpret_cast<const T*>(s.other), out, s.elements, o.kind);
+  }
+  void operator()(const Activate&) const {
+    const auto number = [&](size_t i) {
+      return static_cast<float>(*reinterpret_cast<const Element*>(s.numbers[i]));
+    };
+    xielu(in, out, s.elements, xielu_numbers(number(0), number(1), number(2), number(3)));
   }
   void operator()(const Add&) const { add(s.other); }
   void operator()(const AddBias&) const { add(s.weight); }
   void operator()(const Scale& o) const {
-    using Element = std::conditional_t<std::is_same_v<T, float>, float, c10::BFloat16>;
+    scale(static_cast<float>(factor_of(o, !std::is_same_v<T, float>)));
+  }
+  void operator()(const ScaleByPosition& o) const {
+    scale(static_cast<float>(static_cast<Element>(scale_at(o, s.position))));
+  }
+  void scale(float factor) const {
     const auto* from = reinterpret_cast<const Element*>(in);
     auto* to = reinterpret_cast<Element*>(out);
-    const auto factor = static_cast<float>(o.factor);
     for (int64_t i = 0; i < s.elements; ++i)
       to[i] = static_cast<Element>(static_cast<float>(from[i]) * factor);
   }

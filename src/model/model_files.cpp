@@ -48,6 +48,32 @@ bool is_harmless(const std::string& name, const ModelSpec& spec) {
   return name == head_name && (spec.shape.tied || spec.head == HeadKind::score);
 }
 
+// A text model inside another model, or one that another program wrote, has something before its
+// names ("language_model.", "module.", "_orig_mod."), or no "model.". Its tensors get the names
+// that transformers gives the text model alone.
+void remove_prefix(SafetensorsSource& weights) {
+  if (weights.contains(embedding_name)) return;
+  constexpr std::string_view embedding = "embed_tokens.weight";
+  const std::vector<std::string> names = weights.names();
+  std::vector<std::string> prefixes;
+  for (const std::string& name : names) {
+    if (!name.ends_with(embedding)) continue;
+    prefixes.push_back(name.substr(0, name.size() - embedding.size()));
+  }
+  if (prefixes.size() != 1 || (!prefixes[0].empty() && prefixes[0].back() != '.')) return;
+  for (const std::string& name : names) {
+    if (!name.starts_with(prefixes[0])) continue;
+    const std::string rest = name.substr(prefixes[0].size());
+    const bool ours = rest == embedding || rest.starts_with("layers.") || rest.starts_with("norm.");
+    if (ours) weights.rename(name, "model." + rest);
+  }
+  for (const std::string head : {head_name, "score.weight"}) {
+    const auto ends = [&](const std::string& name) { return name.ends_with("." + head); };
+    if (!weights.contains(head) && std::ranges::count_if(names, ends) == 1)
+      weights.rename(*std::ranges::find_if(names, ends), head);
+  }
+}
+
 // Embedding and head that config.json ties, as they are stored: the one under the other's name (a
 // file of safetensors.torch.save_model), or twice. Where the two differ each keeps its own values,
 // as in transformers.
@@ -73,6 +99,16 @@ config::ModelShape exported_shape(const ModelSpec& spec, StoredType type) {
       shape.score_head && shape.pad_id && std::ranges::count(shape.eos_ids, *shape.pad_id) > 0;
   if (pads_with_end) shape.pad_id.reset();
   return shape;
+}
+
+// Each once, in the order of the parameters.
+std::vector<base::TensorSpec> file_tensors(const ModelSpec& spec) {
+  std::vector<base::TensorSpec> out;
+  std::set<std::string, std::less<>> seen;
+  for (const Parameter& parameter : spec.parameters) {
+    if (seen.insert(parameter.file_tensor().name).second) out.push_back(parameter.file_tensor());
+  }
+  return out;
 }
 
 std::string generation_config(const config::ModelShape& shape) {
@@ -107,6 +143,7 @@ ModelFolder open_model(const fs::path& path) {
   config::ModelShape shape = config::load_model_shape(path);
   const auto weights = std::make_shared<SafetensorsSource>(path);
   ModelFolder folder{path, std::move(shape), weights};
+  remove_prefix(*weights);
   settle_tied_head(folder, *weights);
   return folder;
 }
@@ -130,8 +167,8 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
   std::vector<std::string> missing;
   std::set<std::string, std::less<>> known;
   for (const Parameter& parameter : spec.parameters) {
-    const base::TensorSpec& tensor = parameter.spec;
-    known.insert(tensor.name);
+    const base::TensorSpec& tensor = parameter.file_tensor();
+    if (!known.insert(tensor.name).second) continue;
     if (!weights.contains(tensor.name)) {
       if (parameter.role != Role::score || allowed != Missing::score_head)
         missing.push_back(tensor.name);
@@ -174,26 +211,31 @@ ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head, Missing a
 
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out) {
-  const base::TensorSpec& tensor = spec.parameters.at(parameter).spec;
-  const Role role = spec.parameters.at(parameter).role;
-  if (role == Role::score && !weights.contains(tensor.name)) {
+  const Parameter& its = spec.parameters.at(parameter);
+  if (its.role == Role::score && !weights.contains(its.spec.name)) {
     initial_values(spec, parameter, block, seed, out);
   } else {
-    weights.read(tensor.name, block, out);
+    weights.read(its.file_tensor().name, its.in_file(block), out);
   }
+}
+
+bool copy_parameter(const Parameter& parameter, const base::Block& block,
+                    const WeightSource& weights, StoredType type, std::byte* out) {
+  return weights.copy(parameter.file_tensor().name, parameter.in_file(block), type, out);
 }
 
 ModelExport::ModelExport(fs::path folder, const ModelSpec& spec, Options options)
     : folder_(std::move(folder)),
       shape_(exported_shape(spec, options.type)),
-      tensors_(spec.tensors()),
+      parameters_(spec.parameters),
       options_(std::move(options)),
-      writer_(folder_, tensors_, options_.type, options_.file_bytes) {}
+      writer_(folder_, file_tensors(spec), options_.type, options_.file_bytes) {}
 
 void ModelExport::create() { writer_.create(); }
 
 void ModelExport::write(size_t parameter, const base::Block& block, const float* values) {
-  writer_.write(tensors_.at(parameter).name, block, values);
+  const Parameter& its = parameters_.at(parameter);
+  writer_.write(its.file_tensor().name, its.in_file(block), values);
 }
 
 void ModelExport::sync() { writer_.sync(); }

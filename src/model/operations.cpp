@@ -51,4 +51,14 @@ std::optional<Role> bias_of(const Operation& operation) {
       operation);
 }
 
+std::vector<Role> roles_of(const Operation& operation) {
+  if (const auto* activate = std::get_if<Activate>(&operation))
+    return {activate->weights.begin(), activate->weights.end()};
+  std::vector<Role> out;
+  for (const auto& role : {weight_of(operation), bias_of(operation)}) {
+    if (role) out.push_back(*role);
+  }
+  return out;
+}
+
 }  // namespace trireme::model

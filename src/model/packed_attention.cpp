@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <limits>
+#include <optional>
 
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/training_attention.hpp"
@@ -20,7 +22,7 @@ using torch::autograd::variable_list;
 
 struct Tensors {
   const at::Tensor &q, &k, &v, &out, &log_sum_exp;
-  double scale;
+  Scores scores;
 };
 
 template <class T>
@@ -49,8 +51,10 @@ kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task,
           heads,
           kv_heads,
           head_dim,
-          static_cast<float>(t.scale),
-          team};
+          static_cast<float>(t.scores.scale),
+          team,
+          t.scores.window,
+          static_cast<float>(t.scores.cap)};
 }
 
 // body(task, team) for every sequence and KV group on LibTorch's threads, the longest first; each
@@ -91,11 +95,11 @@ void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTe
 struct PackedAttention : Function<PackedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in,
                             const at::Tensor& k_in, const at::Tensor& v_in, double scale,
-                            const std::vector<int64_t>& cu_seqlens) {
+                            int64_t window, double cap, const std::vector<int64_t>& cu_seqlens) {
     const at::Tensor q = q_in.contiguous(), k = k_in.contiguous(), v = v_in.contiguous();
     const at::Tensor out = at::empty_like(q);
     const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
-    const Tensors tensors{q, k, v, out, log_sum_exp, scale};
+    const Tensors tensors{q, k, v, out, log_sum_exp, {scale, window, cap}};
     const int64_t heads_of_group = q.size(1) / k.size(1);
     const auto team_of = [&](const Task& task) {
       return kernels::AttentionTeam(task.tokens, heads_of_group);
@@ -110,13 +114,21 @@ struct PackedAttention : Function<PackedAttention> {
     context->save_for_backward({q, k, v, out, log_sum_exp});
     context->saved_data["cu_seqlens"] = cu_seqlens;
     context->saved_data["scale"] = scale;
+    context->saved_data["window"] = window;
+    context->saved_data["cap"] = cap;
     return out;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const Tensors tensors{saved[0], saved[1], saved[2],
-                          saved[3], saved[4], context->saved_data["scale"].toDouble()};
+    auto& numbers = context->saved_data;
+    const Tensors tensors{
+        saved[0],
+        saved[1],
+        saved[2],
+        saved[3],
+        saved[4],
+        {numbers["scale"].toDouble(), numbers["window"].toInt(), numbers["cap"].toDouble()}};
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k),
                      dv = at::empty_like(tensors.v);
@@ -143,7 +155,7 @@ struct PackedAttention : Function<PackedAttention> {
             run(static_cast<uint16_t*>(nullptr));
           }
         });
-    return {dq, dk, dv, at::Tensor(), at::Tensor()};
+    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -163,37 +175,86 @@ bool tasks_fill(std::span<const int64_t> lengths, int threads) {
   return *std::max_element(busy.begin(), busy.end()) <= idle * all / threads;
 }
 
+namespace {
+
+// True where query i, at position keys - queries + i, sees key j: [queries, keys]. Nothing where
+// every query sees all.
+std::optional<at::Tensor> seen_keys(int64_t queries, int64_t keys, int64_t window,
+                                    at::Device device) {
+  const bool all = window == 0 || keys <= window;
+  if (queries == 1 && all) return std::nullopt;
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor key = at::arange(keys, options).unsqueeze(0),
+                   query = at::arange(keys - queries, keys, options).unsqueeze(1);
+  const at::Tensor before = at::le(key, query);
+  return all ? before : at::logical_and(before, at::gt(key, query.sub(window)));
+}
+
+at::Tensor attend_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const Scores& scores) {
+  const int64_t queries = q.size(0), kv_heads = k.size(1), group = q.size(1) / kv_heads;
+  const auto wide = [](const at::Tensor& x) {
+    return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  };
+  const at::Tensor grouped =
+      wide(q).reshape({queries, kv_heads, group, -1}).permute({1, 2, 0, 3}).flatten(1, 2);
+  const at::Tensor keys = wide(k).permute({1, 2, 0}), values = wide(v).transpose(0, 1);
+  at::Tensor products = grouped.matmul(keys).mul(scores.scale / scores.cap).tanh().mul(scores.cap);
+  if (const auto seen = seen_keys(queries, k.size(0), scores.window, q.device())) {
+    const at::Tensor hidden = at::logical_not(*seen).unsqueeze(0).expand({group, -1, -1});
+    products = products.masked_fill(hidden.flatten(0, 1), -std::numeric_limits<double>::infinity());
+  }
+  return products.softmax(-1)
+      .to(v.scalar_type())
+      .to(values.scalar_type())
+      .matmul(values)
+      .reshape({kv_heads, group, queries, -1})
+      .permute({2, 0, 1, 3})
+      .flatten(1, 2)
+      .to(q.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor attend_one(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                      const Scores& scores) {
+  if (scores.cap > 0) return attend_capped(q, k, v, scores);
+  const int64_t queries = q.size(0), keys = k.size(0);
+  const bool triangle = queries == keys && (scores.window == 0 || keys <= scores.window);
+  const auto seen = triangle ? std::nullopt : seen_keys(queries, keys, scores.window, q.device());
+  const auto heads_first = [](const at::Tensor& x) {
+    return x.transpose(0, 1).unsqueeze(0);
+  };  // [1, heads, S, hd]
+  return at::scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), seen, 0.0,
+                                          triangle, scores.scale, q.size(1) != k.size(1))
+      .squeeze(0)
+      .transpose(0, 1);
+}
+
 // Splitting costs one concatenation in the backward pass, where narrow() would add a full-size
 // gradient per sequence.
 at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                              double scale, const std::vector<int64_t>& cu_seqlens) {
+                              const Scores& scores, const std::vector<int64_t>& cu_seqlens) {
   std::vector<int64_t> lengths;
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
   }
   if (lengths.empty()) return q.add(k.sum()).add(v.sum());  // no tokens: keeps the graph connected
-  const auto heads_first = [](const at::Tensor& x) {
-    return x.transpose(0, 1).unsqueeze(0);
-  };  // [1, heads, S, hd]
-  const bool grouped = q.size(1) != k.size(1);
   const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths),
              vs = v.split_with_sizes(lengths);
   std::vector<at::Tensor> out;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto attended = at::scaled_dot_product_attention(
-        heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0, true, scale, grouped);
-    out.push_back(attended.squeeze(0).transpose(0, 1));
-  }
+  for (size_t i = 0; i < lengths.size(); ++i)
+    out.push_back(attend_one(qs[i], ks[i], vs[i], scores));
   return out.size() == 1 ? out.front() : at::cat(out, 0);
 }
 
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                         double scale, const std::vector<int64_t>& cu_seqlens) {
+                         const Scores& scores, const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
                     k.scalar_type() == type && v.scalar_type() == type;
-  return ours ? PackedAttention::apply(q, k, v, scale, cu_seqlens)
-              : attend_by_sequence(q, k, v, scale, cu_seqlens);
+  return ours ? PackedAttention::apply(q, k, v, scores.scale, scores.window, scores.cap, cu_seqlens)
+              : attend_by_sequence(q, k, v, scores, cu_seqlens);
 }
 
 }  // namespace trireme::model

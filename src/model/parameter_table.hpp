@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "trireme/model/spec.hpp"
@@ -15,7 +17,7 @@ namespace trireme::model {
 enum class Extent : uint8_t { none, one, hidden, head, q, kv, ffn, vocabulary };
 int64_t length_of(Extent extent, const config::ModelShape& shape);
 
-enum class Start : uint8_t { zeros, ones, normal, score };
+enum class Start : uint8_t { zeros, ones, normal, score, number };
 
 struct ParameterKind {
   Role role;
@@ -25,11 +27,18 @@ struct ParameterKind {
   Extent rows;
   Extent columns;  // none: a vector
   Start start;
+  double number = 0;  // of Start::number
 };
 
 // In the order in which a stage lists its parameters.
 std::span<const ParameterKind> parameter_kinds();
 const ParameterKind& kind_of(Role role);
+// The initial value of every element, where it does not begin with random numbers.
+double first_value(const ParameterKind& kind, const config::ModelShape& shape);
+
+// The tensor of model files that has a parameter among others, or in another shape.
+std::optional<StoredTensor> stored_tensor(Role role, const std::string& prefix,
+                                          const config::ModelShape& shape);
 
 // "model.layers.3." of a block; "" of other stages.
 std::string name_prefix(int layer);

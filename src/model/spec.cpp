@@ -244,8 +244,9 @@ void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& 
   const Role role = spec.parameters.at(parameter).role;
   const std::span<float> values(out, static_cast<size_t>(block.elements()));
   const Start start = kind_of(role).start;
-  if (start == Start::ones || start == Start::zeros) {
-    std::fill(values.begin(), values.end(), start == Start::ones ? 1.0f : 0.0f);
+  if (start != Start::normal && start != Start::score) {
+    std::fill(values.begin(), values.end(),
+              static_cast<float>(first_value(kind_of(role), spec.shape)));
     return;
   }
   const uint64_t stream = stream_of(tensor.name);

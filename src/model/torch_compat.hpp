@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trireme/model/operations.hpp"
+
 namespace trireme::model::compat {
 
 // Sequences one after another: where each one's queries and keys begin, i32 [B + 1] on the device,
@@ -17,6 +19,6 @@ struct PackedEnds {
 // of LibTorch's kernels for CUDA: flash for bf16 and fp16, differentiable; the memory-efficient one
 // for fp32, forward only. q [T, H, hd], k and v [S, K, hd].
 at::Tensor varlen_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const PackedEnds& ends, double scale);
+                            const PackedEnds& ends, const Scores& scores);
 
 }  // namespace trireme::model::compat

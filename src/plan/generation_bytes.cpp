@@ -101,7 +101,7 @@ void GenerationStep::take_slices(const ModelLayout& model, const base::ShardLayo
   for (size_t p = 0; p < tensors.size(); ++p) {
     const int64_t columns = slices.block(p, place).rows;
     for (const auto& [name, width] :
-         {std::pair{"q_proj.weight", &q}, {"k_proj.weight", &kv}, {"gate_proj.weight", &ffn}}) {
+         {std::pair{"q_proj.weight", &q}, {"k_proj.weight", &kv}, {"up_proj.weight", &ffn}}) {
       if (tensors[p].name.ends_with(name)) *width = columns;
     }
   }
@@ -142,7 +142,7 @@ GenerationBytes generation_bytes(const GenerationStep& s) {
   out.draws = draws(s);
   if (s.graphs) out.recorded = recorded(s);
   out.rotation =
-      float_bytes * m.head_dim * std::min(m.max_positions, std::max<int64_t>(2 * s.longest, 512));
+      float_bytes * m.head_dim * std::min(m.longest(), std::max<int64_t>(2 * s.longest, 512));
   return out;
 }
 

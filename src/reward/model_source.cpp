@@ -80,7 +80,7 @@ class ModelSource : public Source {
         environment_(environment),
         folder_(open_reward_model(name_, options.path, environment.normalize)),
         reading_(make_reading(name_, folder_, environment)),
-        max_len_(longest(options.max_len, environment.max_len, folder_.shape.max_positions)),
+        max_len_(longest(options.max_len, environment.max_len, folder_.shape.longest())),
         batch_tokens_(options.batch_tokens > 0 ? options.batch_tokens : environment.batch_tokens),
         model_(load_model(name_, options.path, folder_, environment)) {
     const auto& shape = folder_.shape;

@@ -49,7 +49,7 @@ constexpr comm::MailLimits mail_limits{.messages = 256, .bytes = int64_t{4} << 2
 config::Options as_options(const GenerateCommand& command, const model::ModelSpec& spec) {
   config::Options options;
   options.model.dtype = command.dtype;
-  options.model.max_len = spec.shape.max_positions;
+  options.model.max_len = spec.shape.longest();
   options.generate.tensor_parallel = command.tensor_parallel;
   return options;
 }
@@ -213,7 +213,7 @@ class GenerateTool {
     options.max_batch = command_.max_batch;
     options.speculation_tokens = command_.speculation_tokens;
     const int64_t longest =
-        std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
+        std::min(survey_.longest + command_.max_new_tokens, spec_.shape.longest());
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes(
         {0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
@@ -237,18 +237,18 @@ class GenerateTool {
     generate::Request request;
     request.id = id_of(prompt.index, sample);
     request.prompt = prompt.ids;
-    request.sampling = {.temperature = command_.temperature,
-                        .top_p = command_.top_p,
-                        .top_k = command_.top_k,
-                        .min_p = command_.min_p,
-                        .repetition_penalty = command_.repetition_penalty,
-                        .max_new_tokens = std::min(
-                            command_.max_new_tokens,
-                            spec_.shape.max_positions - static_cast<int64_t>(prompt.ids.size())),
-                        .min_new_tokens = command_.min_new_tokens,
-                        .stop_ids = stops_.ids,
-                        .logit_bias = biases_,
-                        .seed = command_.seed};
+    request.sampling = {
+        .temperature = command_.temperature,
+        .top_p = command_.top_p,
+        .top_k = command_.top_k,
+        .min_p = command_.min_p,
+        .repetition_penalty = command_.repetition_penalty,
+        .max_new_tokens = std::min(command_.max_new_tokens,
+                                   spec_.shape.longest() - static_cast<int64_t>(prompt.ids.size())),
+        .min_new_tokens = command_.min_new_tokens,
+        .stop_ids = stops_.ids,
+        .logit_bias = biases_,
+        .seed = command_.seed};
     request.stop = text::stop_string_predicate(tokenizer_, stops_.strings);
     place_of_.emplace(request.id, std::pair(prompt.index, sample));
     engine_->submit(std::move(request));

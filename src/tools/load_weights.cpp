@@ -40,7 +40,7 @@ void load_weights(const model::ModelSpec& spec, const model::WeightSource& sourc
         const base::Block part{block.row + first, std::min(rows, block.rows - first), block.column,
                                block.columns};
         std::byte* const out = slice + first * block.columns * element_bytes;
-        if (source.copy(spec.parameters[p].spec.name, part, type, out)) continue;
+        if (model::copy_parameter(spec.parameters[p], part, source, type, out)) continue;
         values.resize(static_cast<size_t>(part.elements()));
         model::load_parameter(spec, p, part, source, 0, values.data());
         model::from_float(type, values.data(), values.size(), out);

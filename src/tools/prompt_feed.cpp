@@ -22,8 +22,8 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
       const auto ids = record.encode(tokenizer, special);
       const auto tokens = static_cast<int64_t>(ids.size());
       VALIDATE(tokens > 0, ExitCode::bad_data, record.where, ": the prompt has no token");
-      VALIDATE(tokens < model.max_positions, ExitCode::bad_data, record.where, ": the prompt has ",
-               tokens, " tokens, the model takes ", model.max_positions, ": shorten it");
+      VALIDATE(tokens < model.longest(), ExitCode::bad_data, record.where, ": the prompt has ",
+               tokens, " tokens, the model takes ", model.longest(), ": shorten it");
       require_rows(ids, model.vocab, record.where);
       found.longest = std::max(found.longest, tokens);
       // Added up, so that the shares of the ranks make one number whatever their count.

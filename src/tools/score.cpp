@@ -149,8 +149,8 @@ class ScoreTool {
              ": the prompt has no token, so the response follows nothing: score it as `text`");
     VALIDATE(!input.answer || tokens.first < length, ExitCode::bad_data, input.where,
              ": the response has no token");
-    VALIDATE(length <= shape_.max_positions, ExitCode::bad_data, input.where, ": the text has ",
-             length, " tokens, the model takes ", shape_.max_positions, ": shorten it");
+    VALIDATE(length <= shape_.longest(), ExitCode::bad_data, input.where, ": the text has ", length,
+             " tokens, the model takes ", shape_.longest(), ": shorten it");
     require_rows(tokens.ids, shape_.vocab, input.where);
     samples.add({.id = i,
                  .prompt_row = static_cast<int64_t>(i),

@@ -37,7 +37,9 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
 }
 
 bool decays(const std::string& name) {
-  constexpr std::array exempt = {"bias", "norm.weight", "layernorm.weight", "ln_f.weight"};
+  // beta and eps of xIELU are not trained.
+  constexpr std::array exempt = {"bias",        "norm.weight", "layernorm.weight",
+                                 "ln_f.weight", "act_fn.beta", "act_fn.eps"};
   for (const char* part : exempt) {
     if (name.find(part) != std::string::npos) return false;
   }

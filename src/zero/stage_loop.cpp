@@ -75,7 +75,9 @@ model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
   if (device_.is_cpu()) base::return_freed_memory_near_goal();
   if (batch.tokens() == 0) return batch;
   grow_ropes(batch.max_length);
-  return strategy_.part(batch);
+  model::PackedBatch part = strategy_.part(batch);
+  model::fit_ropes(spec_, part, ropes_);
+  return part;
 }
 
 at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,

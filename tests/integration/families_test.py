@@ -40,11 +40,14 @@ class Families(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         shutil.copy(FAMILIES / "sft_data.jsonl", cls.folder / "data.jsonl")
-        cls.cases = {}
+        cls.cases, cls.spellings = {}, {}
         for folder in sorted(path.parent for path in FAMILIES.glob("*/cases.json")):
             name = folder.name
             cls.cases[name] = json.loads((folder / "cases.json").read_text())
             for copy, config in ((name, "config.json"), (f"{name}-hub", "config_hub.json")):
+                if not (folder / config).exists():
+                    continue  # the hub has this model within another's config only
+                cls.spellings.setdefault(name, []).append(copy)
                 shutil.copytree(ROOT / "inputs" / "tutorial" / "tokenizer", cls.folder / copy)
                 shutil.copy(folder / config, cls.folder / copy / "config.json")
                 shutil.copy(folder / "model.safetensors", cls.folder / copy)
@@ -69,7 +72,7 @@ class Families(ProgramTest):
         self.each(self.log_probs)
 
     def log_probs(self, name, cases):
-        for model in (name, f"{name}-hub"):
+        for model in self.spellings[name]:
             found = self.score(model, [case["input_ids"] for case in cases["scores"]], model)
             for row, case in zip(found, cases["scores"], strict=True):
                 self.assert_near(row, case["log_probs"], cases["tolerance"], model)
@@ -83,7 +86,9 @@ class Families(ProgramTest):
             self.succeed("generate", "--model", name, "--dtype", "fp32", "--backend", backend, "--temperature", 0, "--max-new-tokens", 16,
                          "--ignore-eos", "--input", "prompts.jsonl", "--output", f"{name}-{backend}.jsonl")
             answers = {line["index"]: line["output_ids"] for line in read_lines(self.folder / f"{name}-{backend}.jsonl")}
-            self.assertEqual([answers[i] for i in range(len(answers))], [case["output_ids"] for case in cases["greedy"]], backend)
+            for i, case in enumerate(cases["greedy"]):
+                # With frequencies that depend on the length transformers gives another answer where it keeps the keys of the old ones.
+                self.assertIn(answers[i], [case["output_ids"], case.get("output_ids_cache", case["output_ids"])], f"{backend} {i}")
 
     def test_three_steps(self):
         self.each(self.three_steps)

@@ -15,51 +15,123 @@ enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite, olmo2 
 
 enum class AttentionBiases : uint8_t {
   none,
-  qkv,     // of q, k and v, always
-  by_key,  // of q, k, v and o, where config.json says attention_bias
+  qkv,         // of q, k and v, always
+  by_key,      // of q, k, v and o, where config.json says attention_bias
+  qkv_by_key,  // of q, k and v, where it does
 };
 
-// How config.json asks for sliding windows, which are refused.
+// How config.json asks for sliding windows.
 enum class WindowKey : uint8_t {
-  none,
-  size,  // sliding_window, 4096 when it is absent
-  flag,  // use_sliding_window
+  none,   // not at all
+  size,   // sliding_window, of every layer
+  flag,   // use_sliding_window; of the layers that layer_types names, of those without rope or of
+          // those from max_window_layers on
+  types,  // of the layers that layer_types names, or of all but every n-th
 };
 
+// Weights that model files have as one matrix.
+enum class FusedWeights : uint8_t { none, gate_up, qkv_gate_up };
+
+// Defaults are those of transformers, where config.json does not say.
 struct ArchitectureTraits {
   Architecture architecture;
   std::string_view word;          // model_type
   std::string_view class_prefix;  // of "...ForCausalLM" and "...ForSequenceClassification"
-  std::string_view gguf;  // general.architecture; empty: such models are written under another's
-  bool gguf_interleaves;  // GGUF interleaves the halves of each head of q and k
-  int64_t positions;      // where config.json does not say, as in transformers
-  int64_t head_dim;       // likewise; 0: hidden_size / num_attention_heads
-  double theta;           // likewise: rope_theta
-  bool tied;              // likewise: tie_word_embeddings
-  AttentionBiases biases;
-  bool mlp_bias_key;  // config.json may say mlp_bias
-  WindowKey window;
-  bool head_norms;                   // an RMS norm of each head of q and k, before they are rotated
+  std::string_view classifier_prefix = "";  // of the latter; empty: the same
+  std::string_view gguf =
+      "";  // general.architecture; empty: such models are written under another's
+  bool gguf_interleaves = false;  // GGUF interleaves the halves of each head of q and k
+  int64_t vocab = 0, heads = 0;   // 0: config.json says
+  int64_t positions = 2048;
+  int64_t head_dim = 0;      // 0: hidden_size / num_attention_heads
+  bool head_dim_key = true;  // false: it is always that
+  int64_t kv_heads = 0;      // 0: as many as query heads
+  double theta = 1e4;        // rope_theta
+  bool tied = false;         // tie_word_embeddings
+  AttentionBiases biases = AttentionBiases::none;
+  bool has_biases = false;    // attention_bias
+  bool mlp_bias_key = false;  // config.json may say mlp_bias
+  WindowKey window = WindowKey::none;
+  int64_t window_size = 4096;        // 0: none
+  int64_t window_pattern = 0;        // every so many layers one sees everything
+  bool window_pattern_key = false;   // sliding_window_pattern
+  bool head_norms = false;           // an RMS norm of each head of q and k, before they are rotated
   bool layers_without_rope = false;  // no_rope_layers, no_rope_layer_interval
-  bool multipliers = false;          // of embedding, attention, residual and logits
-  double eps = 1e-6;                 // where config.json has no rms_norm_eps
+  bool rope_in_windows_only = false;  // layers that see everything are not rotated
+  bool multipliers = false;           // of embedding, attention, residual and logits
+  double eps = 1e-6;
+  const char* eps_key = "rms_norm_eps";
+  std::string_view activation = "silu";
+  const char* activation_key = "hidden_act";
+  double rotated_share = 0;  // partial_rotary_factor; 0: there is no such key, heads are whole
+  double local_theta = 0;    // of layers with a window; 0: the same rotation as the others'
+  const char* local_theta_key = nullptr;
+  std::string_view rope = "";      // rope_parameters
+  bool longrope_only = false;      // "su" and "yarn" are names of longrope
+  int64_t original_positions = 0;  // original_max_position_embeddings; 0: in rope_parameters
+  bool position_scale = false;     // llama_4_scaling_beta
+  double logit_scale = 0;          // 0: there is no such key
+  bool scaled_embedding = false;   // by the square root of hidden_size
+  double query_scalar =
+      0;  // query_pre_attn_scalar, with soft caps of scores and logits; 0: no keys
+  double attention_cap = 0, logit_cap = 0;  // 0: none
+  FusedWeights fused = FusedWeights::none;
 };
 
 inline constexpr std::array architecture_table{
-    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0, 1e4, false,
-                       AttentionBiases::by_key, true, WindowKey::none, false},
-    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0, 1e4,
-                       false, AttentionBiases::none, false, WindowKey::size, false},
-    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0, 1e4, false,
-                       AttentionBiases::qkv, false, WindowKey::flag, false},
-    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128, 1e4,
-                       false, AttentionBiases::by_key, false, WindowKey::flag, true},
-    ArchitectureTraits{Architecture::smollm3, "smollm3", "SmolLM3", "", false, 32768, 0, 2e6, true,
-                       AttentionBiases::by_key, true, WindowKey::flag, false, true},
-    ArchitectureTraits{Architecture::granite, "granite", "Granite", "", false, 2048, 0, 1e4, false,
-                       AttentionBiases::by_key, true, WindowKey::none, false, false, true},
-    ArchitectureTraits{Architecture::olmo2, "olmo2", "Olmo2", "", false, 2048, 0, 1e4, false,
-                       AttentionBiases::by_key, false, WindowKey::none, false, false, false, 1e-5},
+    ArchitectureTraits{.architecture = Architecture::llama,
+                       .word = "llama",
+                       .class_prefix = "Llama",
+                       .gguf = "llama",
+                       .gguf_interleaves = true,
+                       .biases = AttentionBiases::by_key,
+                       .mlp_bias_key = true},
+    ArchitectureTraits{.architecture = Architecture::mistral,
+                       .word = "mistral",
+                       .class_prefix = "Mistral",
+                       .positions = 131072,
+                       .kv_heads = 8,
+                       .window = WindowKey::size},
+    ArchitectureTraits{.architecture = Architecture::qwen2,
+                       .word = "qwen2",
+                       .class_prefix = "Qwen2",
+                       .gguf = "qwen2",
+                       .positions = 32768,
+                       .kv_heads = 32,
+                       .biases = AttentionBiases::qkv,
+                       .window = WindowKey::flag},
+    ArchitectureTraits{.architecture = Architecture::qwen3,
+                       .word = "qwen3",
+                       .class_prefix = "Qwen3",
+                       .gguf = "qwen3",
+                       .positions = 32768,
+                       .head_dim = 128,
+                       .kv_heads = 32,
+                       .biases = AttentionBiases::by_key,
+                       .window = WindowKey::flag,
+                       .head_norms = true},
+    ArchitectureTraits{.architecture = Architecture::smollm3,
+                       .word = "smollm3",
+                       .class_prefix = "SmolLM3",
+                       .positions = 32768,
+                       .kv_heads = 4,
+                       .theta = 2e6,
+                       .tied = true,
+                       .biases = AttentionBiases::by_key,
+                       .mlp_bias_key = true,
+                       .window = WindowKey::flag,
+                       .layers_without_rope = true},
+    ArchitectureTraits{.architecture = Architecture::granite,
+                       .word = "granite",
+                       .class_prefix = "Granite",
+                       .biases = AttentionBiases::by_key,
+                       .mlp_bias_key = true,
+                       .multipliers = true},
+    ArchitectureTraits{.architecture = Architecture::olmo2,
+                       .word = "olmo2",
+                       .class_prefix = "Olmo2",
+                       .biases = AttentionBiases::by_key,
+                       .eps = 1e-5},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {

@@ -56,13 +56,22 @@ struct AttentionArguments {
   int64_t group = 0;        // G
   int64_t head_dim = 0;
   float scale = 1;
+  int64_t window = 0;  // keys that a query position sees, its own included; 0: all before it
+  float cap = 0;       // above 0: scores are cap * tanh(scale * product / cap)
 
   int64_t chunks() const { return key_chunks(keys + rows - 1); }
+  // The first key that query position `row` sees; what lies before the first one's is not read.
+  int64_t first_seen(int64_t row) const {
+    return window > 0 && keys + row > window ? keys + row - window : 0;
+  }
+  // Chunks before this one are not seen at all.
+  int64_t first_chunk() const { return first_seen(0) / key_chunk; }
 };
 void attend(const AttentionArguments& arguments);
 
 // The same in parts, so that several threads can take part: attend_chunk() for each of chunks()
-// chunks of keys, in any order, and then merge_chunks() once. `parts` [chunks()][part_floats()].
+// chunks of keys, in any order (of those that a window leaves out it does nothing), and then
+// merge_chunks() once. `parts` [chunks()][part_floats()].
 constexpr int64_t part_floats(int64_t rows, int64_t group, int64_t head_dim) {
   return rows * group * (padded_head(head_dim) + 16);
 }

@@ -27,9 +27,12 @@ enum class Entropy : uint8_t { skip, value, differentiable };
 // hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py,
 // log_probs_from_logits (F1, F2). On the host the logits of as many chunks as fit `kept_bytes` stay
 // for the backward pass, whose first run takes them; it multiplies anew for the others, with the
-// same bits.
+// same bits. `cap` above 0: logits are cap_logits() of the products.
 TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                               const at::Tensor& targets, double temperature, Entropy entropy,
-                              int64_t chunk_rows = 4096, int64_t kept_bytes = 0);
+                              int64_t chunk_rows = 4096, int64_t kept_bytes = 0, double cap = 0);
+
+// cap * tanh(logits / cap), in place; each step rounded to their type, as transformers does.
+void cap_logits(const at::Tensor& logits, double cap);
 
 }  // namespace trireme::kernels

@@ -44,7 +44,9 @@ struct AttentionForward {
   int64_t tokens, heads, kv_heads, head_dim;
   float scale;
   AttentionTeam* team =
-      nullptr;  // of the threads that do this together; null: the calling one alone
+      nullptr;         // of the threads that do this together; null: the calling one alone
+  int64_t window = 0;  // keys that a query sees, its own included; 0: all before it
+  float cap = 0;       // of scores, as in attention_softmax.hpp; 0: none
 };
 
 template <class T>

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,14 +18,18 @@
 
 namespace trireme::model {
 
-// cos and sin [max_positions, dims / 2] in fp32; rows are gathered by position.
+// cos and sin [max_positions, dims / 2] in fp32; rows are gathered by position, or belong to the
+// tokens of one batch, where frequencies depend on the length of each sequence.
 struct Rope {
   at::Tensor cos;
   at::Tensor sin;
+  at::Tensor of_tokens = {};  // i64 [T], 0, 1, ...; undefined: by position
 };
 using Ropes = std::vector<Rope>;  // of ModelSpec::rotations
 Rope make_rope(const Rotation& rotation, int64_t max_positions, at::Device device);
 Ropes make_ropes(const ModelSpec& spec, int64_t max_positions, at::Device device);
+// Replaces the tables whose frequencies depend on the length of a sequence, for this batch.
+void fit_ropes(const ModelSpec& spec, const PackedBatch& batch, Ropes& ropes);
 
 // Read by the operations of a stage beside the values; `parameters` in the order of
 // Stage::parameters. `ropes` reach all positions.
@@ -60,12 +65,15 @@ struct RowSlice {
   const std::byte* weight;  // of these columns; of heads the head's
   int64_t position;         // of the row in its sequence
   const Ropes* ropes;
+  int64_t row = 0;                               // of the step
+  std::array<const std::byte*, 4> numbers = {};  // of Activate
 };
 // The same bits as execute() on the host. Not for look_up, linear, attend, spread and reduce, which
 // are no work on single rows.
 void execute_row(const Operation& operation, const RowSlice& slice);
 
-// RMS norm: x in fp32, times rsqrt(mean(x^2) + eps), rounded to x's type, times the weight. [.., D]
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// Norms over the last dimension, fp32 inside; NormKind says where they round. [.., D]
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                    NormKind kind = NormKind::rms);
 
 }  // namespace trireme::model

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/model/operations.hpp"
+
 namespace trireme::model {
 
 // Sequence b has queries [queries[b], queries[b + 1]) and keys [keys[b], keys[b + 1]), of which its
@@ -21,10 +23,9 @@ struct GatheredLengths {
 };
 
 // softmax(scale q k^T) v, where every query sees the keys up to its own position: causal from the
-// bottom right. q [M, H, hd], k
-// and v [S, K, hd] -> [M, H, hd]. One kernel on CUDA; on CPUs LibTorch's
-// scaled_dot_product_attention, one sequence after another. Forward only.
+// bottom right, and no more than its window. q [M, H, hd], k and v [S, K, hd] -> [M, H, hd]. One
+// kernel on CUDA; on CPUs, and where scores are capped, one sequence after another. Forward only.
 at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           double scale, const GatheredLengths& lengths);
+                           const Scores& scores, const GatheredLengths& lengths);
 
 }  // namespace trireme::model

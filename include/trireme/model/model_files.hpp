@@ -64,6 +64,11 @@ ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head,
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out);
 
+// Elements of a parameter as they are stored, where that is `type`; else false
+// (WeightSource::copy).
+bool copy_parameter(const Parameter& parameter, const base::Block& block,
+                    const WeightSource& weights, StoredType type, std::byte* out);
+
 // Writes a folder that Hugging Face's from_pretrained opens: the small files of the folder that the
 // model came from, config.json with what training changed, and safetensors whose slices every rank
 // writes itself. The order of calls and barriers is that of SafetensorsWriter; nothing is
@@ -89,7 +94,7 @@ class ModelExport {
  private:
   std::filesystem::path folder_;
   config::ModelShape shape_;
-  std::vector<base::TensorSpec> tensors_;
+  std::vector<Parameter> parameters_;
   Options options_;
   SafetensorsWriter writer_;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/model/parameter.hpp"
+#include "trireme/model/row_kernels.hpp"
 
 namespace trireme::model {
 
@@ -29,12 +30,13 @@ struct LookUp {
   Value out;
   Role weight;
 };
-// RMS norm of whole rows, or of each head of `head_dim` elements.
+// Norm of whole rows, or of each head of `head_dim` elements.
 struct Norm {
   Value in, out;
   Role weight;
   double eps;
   int64_t head_dim = 0;  // 0: whole rows
+  NormKind kind = NormKind::rms;
 };
 // The value is needed whole on every tensor-parallel rank; backward the sum of the ranks'
 // gradients.
@@ -52,16 +54,32 @@ struct Rotate {
   Value value;
   int64_t head_dim;
   size_t table = 0;
+  bool interleaved = false;  // pairs are neighbours, not the halves of what is rotated
+};
+// Which keys attention weighs, and how.
+struct Scores {
+  Scores(double its_scale = 1, int64_t its_window = 0, double its_cap = 0)
+      : scale(its_scale), window(its_window), cap(its_cap) {}
+  double scale;
+  int64_t window;  // keys that a query sees, its own included; 0: all before it
+  double cap;      // above 0: scores are cap * tanh(scale q k^T / cap)
+  bool plain() const { return window == 0 && cap == 0; }
 };
 // Causal attention: softmax(scale q k^T) v. [T, H*hd], keys and values [T, K*hd].
 struct Attend {
   Value q, k, v, out;
   int64_t head_dim;
-  double scale;
+  Scores scores;
 };
-// out = silu(in) * other.
+// out = activation(in) * other.
 struct Gate {
   Value in, other, out;
+  GateKind kind = GateKind::silu;
+};
+// out = xIELU(in), whose four numbers are parameters.
+struct Activate {
+  Value in, out;
+  std::array<Role, 4> weights;  // alpha_p, alpha_n, beta, eps
 };
 // The sum over the tensor-parallel ranks.
 struct Reduce {
@@ -81,10 +99,17 @@ struct AddBias {
 struct Scale {
   Value value;
   double factor;
+  bool rounded = false;  // the factor too, to the value's type
+};
+// value * (1 + beta * log(1 + floor(position / period))).
+struct ScaleByPosition {
+  Value value;
+  double beta;
+  int64_t period;
 };
 
-using Operation =
-    std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add, AddBias, Scale>;
+using Operation = std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add,
+                               AddBias, Scale, Activate, ScaleByPosition>;
 
 // How far the elements that an operation writes depend on others of the row that it reads: what
 // may be computed apart from the rest.
@@ -127,6 +152,8 @@ inline constexpr std::array<OperationRow, std::variant_size_v<Operation>> operat
     {"add", Division::rows, true, {}, {}},
     {"add_bias", Division::rows, true, {}, {}},
     {"scale", Division::rows, true, {}, {}},
+    {"activate", Division::columns, true, {.reads = 1}, {.reads = 1, .wide = 4}},
+    {"scale_by_position", Division::rows, true, {}, {}},
 }};
 constexpr const OperationRow& row_of(const Operation& operation) {
   return operation_table[operation.index()];
@@ -149,5 +176,6 @@ std::vector<Value> reads_of(const Operation& operation);
 Value result_of(const Operation& operation);
 std::optional<Role> weight_of(const Operation& operation);
 std::optional<Role> bias_of(const Operation& operation);
+std::vector<Role> roles_of(const Operation& operation);  // all of them
 
 }  // namespace trireme::model

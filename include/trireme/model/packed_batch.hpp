@@ -16,6 +16,9 @@ struct PackedBatch {
   std::vector<int64_t> cu_seqlens{0};  // [B + 1], host
   at::Tensor cu_seqlens_device;        // i32 [B + 1] on CUDA, undefined on CPU
   int64_t max_length = 0;
+  // [B] tokens of each sequence, where the batch has not all of them (a step of generation); else
+  // empty.
+  std::vector<int64_t> whole_lengths;
 
   int64_t tokens() const { return cu_seqlens.back(); }
   int64_t sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }

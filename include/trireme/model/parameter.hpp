@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "trireme/base/shard_layout.hpp"
 
@@ -11,34 +12,60 @@ namespace trireme::model {
 // (src/model/parameter_table.hpp). Legend: V vocabulary, D hidden, H heads, K KV heads, hd head
 // size, F ffn.
 enum class Role : uint8_t {
-  embedding,     // [V, D]
-  input_norm,    // [D]
-  q,             // [H*hd, D]
-  k,             // [K*hd, D]
-  v,             // [K*hd, D]
-  q_bias,        // [H*hd]
-  k_bias,        // [K*hd]
-  v_bias,        // [K*hd]
-  q_norm,        // [hd]
-  k_norm,        // [hd]
-  whole_q_norm,  // [H*hd]
-  whole_k_norm,  // [K*hd]
-  o,             // [D, H*hd]
-  o_bias,        // [D]
-  post_norm,     // [D]
-  gate,          // [F, D]
-  up,            // [F, D]
-  down,          // [D, F]
-  ffn_norm,      // [D], after the feed-forward part
-  final_norm,    // [D]
-  lm_head,       // [V, D]
-  score          // [1, D]
+  embedding,         // [V, D]
+  input_norm,        // [D]
+  q,                 // [H*hd, D]
+  k,                 // [K*hd, D]
+  v,                 // [K*hd, D]
+  q_bias,            // [H*hd]
+  k_bias,            // [K*hd]
+  v_bias,            // [K*hd]
+  q_norm,            // [hd]
+  k_norm,            // [hd]
+  whole_q_norm,      // [H*hd]
+  whole_k_norm,      // [K*hd]
+  o,                 // [D, H*hd]
+  o_bias,            // [D]
+  self_attn_norm,    // [D], after attention (GLM-4)
+  post_norm,         // [D]
+  ffn_input_norm,    // [D], before the feed-forward part (Gemma)
+  attention_norm,    // [D], before attention (Apertus)
+  feedforward_norm,  // [D], before the feed-forward part (Apertus)
+  gate,              // [F, D]
+  up,                // [F, D]
+  down,              // [D, F]
+  gate_bias,         // [F]
+  up_bias,           // [F]
+  down_bias,         // [D]
+  alpha_p,           // [1] of xIELU, as is alpha_n
+  alpha_n,
+  beta,  // [1], not trained, as is eps
+  eps,
+  ffn_norm,    // [D], after the feed-forward part
+  mlp_norm,    // [D], after the feed-forward part (GLM-4)
+  final_norm,  // [D]
+  lm_head,     // [V, D]
+  score        // [1, D]
+};
+
+// A tensor of model files that a parameter is rows of.
+struct StoredTensor {
+  base::TensorSpec tensor;
+  int64_t first_row = 0;
 };
 
 struct Parameter {
   base::TensorSpec spec;  // Hugging Face name and global shape
   Role role = Role::embedding;
   bool trainable = true;  // false: no gradient, no optimizer state; stored in the compute type only
+  std::optional<StoredTensor> stored = {};  // none: model files have it under its name
+
+  // The tensor of model files that has it, and where it begins there.
+  const base::TensorSpec& file_tensor() const { return stored ? stored->tensor : spec; }
+  base::Block in_file(base::Block block) const {
+    if (stored) block.row += stored->first_row;
+    return block;
+  }
 };
 
 }  // namespace trireme::model

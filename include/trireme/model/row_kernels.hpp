@@ -11,38 +11,70 @@
 
 namespace trireme::model {
 
-// y = round(w * round(x * r)), r = 1 / sqrt(mean(x^2) + epsilon) per row; `inverse_rms` [rows]
-// receives r (may be null). round() is to the type in memory. x, y [rows, columns]; weight
-// [columns]. y may be x.
+enum class NormKind : uint8_t {
+  rms,         // y = round(w * round(x * r)), r = 1 / sqrt(mean(x^2) + epsilon) per row
+  rms_offset,  // y = round((1 + w) * x * r) (Gemma)
+  centred,     // y = round(w * (x - m) * r), m = mean(x), r = 1 / sqrt(mean((x - m)^2) + epsilon)
+};
+enum class GateKind : uint8_t {
+  silu,       // gate * sigmoid(gate)
+  gelu_tanh,  // gate * (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2
+};
+// The elements of a head that are rotated: all, or the first `dims`; pairs of them are the halves,
+// or neighbours.
+struct RotaryPairs {
+  int64_t dims = 0;  // 0: the whole head
+  bool interleaved = false;
+};
+// xIELU (arXiv 2411.13010): alpha_p x^2 + beta x above zero, else alpha_n (expm1(min(x, eps)) - x)
+// + beta x; alpha_p and alpha_n are the softplus of what is trained, alpha_n with beta added.
+struct Xielu {
+  float alpha_p, alpha_n, beta, eps;
+};
+
+// `inverse_rms` [rows] receives r (may be null). round() is to the type in memory. x, y [rows,
+// columns]; weight [columns]. y may be x.
 void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows,
-                   int64_t columns, float epsilon);
+                   int64_t columns, float epsilon, NormKind kind = NormKind::rms);
 void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms,
-                   int64_t rows, int64_t columns, float epsilon);
+                   int64_t rows, int64_t columns, float epsilon, NormKind kind = NormKind::rms);
 
 // dx [rows, columns] is overwritten; dweight [columns] (fp32) is added to. dx may be dy.
 void rms_norm_backward_rows(const float* x, const float* weight, const float* dy,
                             const float* inverse_rms, float* dx, float* dweight, int64_t rows,
-                            int64_t columns);
+                            int64_t columns, NormKind kind = NormKind::rms);
 void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy,
                             const float* inverse_rms, uint16_t* dx, float* dweight, int64_t rows,
-                            int64_t columns);
+                            int64_t columns, NormKind kind = NormKind::rms);
 
-// y[i] = round(gate[i] * sigmoid(gate[i]) * up[i]): one rounding. y may be gate or up.
-void swiglu(const float* gate, const float* up, float* y, int64_t count);
-void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count);
+// y[i] = round(activation(gate[i]) * up[i]): one rounding. y may be gate or up.
+void swiglu(const float* gate, const float* up, float* y, int64_t count,
+            GateKind kind = GateKind::silu);
+void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count,
+            GateKind kind = GateKind::silu);
 void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup,
-                     int64_t count);
+                     int64_t count, GateKind kind = GateKind::silu);
 void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate,
-                     uint16_t* dup, int64_t count);
+                     uint16_t* dup, int64_t count, GateKind kind = GateKind::silu);
 
-// Rotary embedding in Hugging Face's half-split form, one rounding: (a, b) -> (a cos - b sin, b cos
-// + a sin) for the halves a, b of every head. x, y [tokens, heads, head_dim]; cos and sin
-// [max_positions, head_dim / 2], row positions[token]. `direction` 1 rotates, -1 rotates back (the
-// backward pass). y may be x.
+// y may be x.
+void xielu(const float* x, float* y, int64_t count, const Xielu& numbers);
+void xielu(const uint16_t* x, uint16_t* y, int64_t count, const Xielu& numbers);
+// dx is overwritten; the gradients of alpha_p and alpha_n are added to slopes[0] and slopes[1].
+void xielu_backward(const float* x, const float* dy, float* dx, float* slopes, int64_t count,
+                    const Xielu& numbers);
+void xielu_backward(const uint16_t* x, const uint16_t* dy, uint16_t* dx, float* slopes,
+                    int64_t count, const Xielu& numbers);
+
+// Rotary embedding, one rounding: (a, b) -> (a cos - b sin, b cos + a sin) for the pairs a, b of
+// every head. x, y [tokens, heads, head_dim]; cos and sin [max_positions, rotated elements / 2],
+// row positions[token]. `direction` 1 rotates, -1 rotates back (the backward pass). y may be x.
 void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin,
-               float* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction);
+               float* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction,
+               RotaryPairs pairs = {});
 void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin,
-               uint16_t* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction);
+               uint16_t* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction,
+               RotaryPairs pairs = {});
 
 // "avx512", "avx2" or "portable".
 const char* row_kernels_target();

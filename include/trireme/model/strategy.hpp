@@ -31,9 +31,9 @@ class Strategy {
                             const std::optional<at::Tensor>& bias, const Parameter& parameter);
   // Causal attention within each sequence of the part, softmax(scale q k^T) v: q [T, H, hd], k and
   // v [T, K, hd] (rotated) -> [T, H, hd]. Here packed attention over cu_seqlens: varlen flash on
-  // CUDA, our own kernels on CPUs.
+  // CUDA (composed of LibTorch's operators where scores are capped), our own kernels on CPUs.
   virtual at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale, const PackedBatch& part, int layer);
+                            const Scores& scores, const PackedBatch& part, int layer);
   // Before linears whose outputs are cut over tensor-parallel ranks: the identity; backward the sum
   // of the ranks' gradients.
   virtual at::Tensor spread(const at::Tensor& whole) { return whole; }

@@ -126,13 +126,14 @@ TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
 
 // Neighbouring positions together, and chunks of keys in any order, give the bits of one position
 // at a time; around the ends of chunks the training kernel's.
-void expect_shared_bits(ElementType type, int64_t hd, int64_t group) {
+void expect_shared_bits(ElementType type, int64_t hd, int64_t group, int64_t window = 0,
+                        double cap = 0) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
   const int64_t s = 1060;
   const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype),
                    k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
   const at::Tensor want =
-      model::attend_packed(q, k, v, 1 / std::sqrt(static_cast<double>(hd)), {0, s});
+      model::attend_packed(q, k, v, {1 / std::sqrt(static_cast<double>(hd)), window, cap}, {0, s});
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
   for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 5},
                                     {500, 16},
@@ -146,9 +147,17 @@ void expect_shared_bits(ElementType type, int64_t hd, int64_t group) {
     const at::Tensor queries = q.narrow(0, first, rows), expected = want.narrow(0, first, rows),
                      out = at::empty_like(queries);
     AttentionArguments a = arguments(type, queries, out, cache, first + 1);
+    a.window = window;
+    a.cap = static_cast<float>(cap);
+    // Pages that the window has passed are not there.
+    std::vector<const std::byte*> starts = cache.starts;
+    for (int64_t page = 0; (page + 1) * 32 <= a.first_seen(0); ++page)
+      starts[static_cast<size_t>(page)] = nullptr;
+    a.pages = starts.data();
     const std::string about = text_of(type) + ", head size " + std::to_string(hd) + ", " +
-                              std::to_string(group) + " heads, from " + std::to_string(first) +
-                              ", " + base::to_string(base::active_isa());
+                              std::to_string(group) + " heads, window " + std::to_string(window) +
+                              ", from " + std::to_string(first) + ", " +
+                              base::to_string(base::active_isa());
     attend(a);
     EXPECT_TRUE(at::equal(out, expected)) << about;
     out.zero_();
@@ -168,6 +177,18 @@ TEST(DecodeAttention, PositionsTogetherAndChunksApartGiveTheSameBits) {
                                       std::pair(25, 2), std::pair(128, 4)}) {
         expect_shared_bits(type, hd, group);
       }
+    }
+  }
+}
+
+TEST(DecodeAttention, WindowsAndCapsGiveTheBitsOfTheTrainingKernel) {
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+      for (const int64_t window : {1, 7, 64, 500, 513, 1100})
+        expect_shared_bits(type, 25, 3, window);
+      expect_shared_bits(type, 64, 2, 0, 2.0);
+      expect_shared_bits(type, 16, 4, 40, 1.5);
     }
   }
 }

@@ -80,7 +80,8 @@ at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& wei
     for (const size_t p : stage.parameters) out.push_back(weights.tensor(p));
     return out;
   };
-  const model::Ropes ropes = model::make_ropes(spec, spec.shape.max_positions, at::kCPU);
+  model::Ropes ropes = model::make_ropes(spec, spec.shape.longest(), at::kCPU);
+  model::fit_ropes(spec, batch, ropes);
   at::Tensor x;
   for (const model::Stage& stage : spec.stages)
     x = model::run_stage(spec, stage, parameters(stage), x, batch, ropes, plain);

@@ -23,9 +23,10 @@ constexpr double other_scale = 0.19;  // no power of two, and not 1 / sqrt(head 
 
 template <class Attend>
 Result run(Attend&& attend, std::vector<at::Tensor> inputs, const at::Tensor& slope,
-           at::ScalarType type, const std::vector<int64_t>& cu_seqlens) {
+           at::ScalarType type, const std::vector<int64_t>& cu_seqlens,
+           const Scores& scores = other_scale) {
   for (auto& input : inputs) input = input.to(type).detach().clone().requires_grad_(true);
-  const at::Tensor out = attend(inputs[0], inputs[1], inputs[2], other_scale, cu_seqlens);
+  const at::Tensor out = attend(inputs[0], inputs[1], inputs[2], scores, cu_seqlens);
   out.backward(slope.to(type));
   return {out.detach(), {inputs[0].grad(), inputs[1].grad(), inputs[2].grad()}};
 }
@@ -37,20 +38,22 @@ void expect_close(const at::Tensor& got, const at::Tensor& want, double relative
 }
 
 void expect_fp64(at::ScalarType type, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                 const std::vector<int64_t>& cu_seqlens) {
+                 const std::vector<int64_t>& cu_seqlens, const Scores& scores = other_scale) {
   const int64_t tokens = cu_seqlens.back();
   const auto draw = [&](int64_t h) {
     return at::randn({tokens, h, head_dim}).to(type).to(at::kFloat);
   };
   const std::vector<at::Tensor> inputs{draw(heads), draw(kv_heads), draw(kv_heads)};
   const at::Tensor slope = draw(heads);
-  const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
-  const Result want = run(attend_by_sequence, inputs, slope, at::kDouble, cu_seqlens);
+  const Result got = run(attend_packed, inputs, slope, type, cu_seqlens, scores);
+  const Result want = run(attend_by_sequence, inputs, slope, at::kDouble, cu_seqlens, scores);
   const double tolerance =
       type == at::kFloat ? 4e-6
                          : 2.5e-2;  // of 300 draws of each shape the worst had 2.5e-6 and 1.4e-2
   const std::string name = base::to_string(base::active_isa()) + ", " + std::to_string(heads) +
-                           "/" + std::to_string(kv_heads) + " heads of " + std::to_string(head_dim);
+                           "/" + std::to_string(kv_heads) + " heads of " +
+                           std::to_string(head_dim) + ", window " + std::to_string(scores.window) +
+                           ", cap " + std::to_string(scores.cap);
   expect_close(got.out, want.out, tolerance, name + " value");
   for (size_t i = 0; i < 3; ++i)
     expect_close(got.gradients[i], want.gradients[i], tolerance,
@@ -71,6 +74,37 @@ TEST(PackedAttention, matches_fp64) {
     for (const auto type : {at::kFloat, at::kBFloat16})
       expect_fp64(type, 4, 2, 40, {0, 1100, 1613});
   }
+}
+
+const std::vector<Scores> other_scores{{0.19, 2},     {0.19, 7},      {0.19, 64},   {0.19, 65},
+                                       {0.19, 200},   {0.19, 600},    {0.19, 4000}, {0.19, 0, 2.0},
+                                       {0.19, 0, 50}, {0.19, 70, 1.5}};
+
+TEST(PackedAttention, windows_and_caps_match_fp64) {
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const Scores& scores : other_scores) {
+        expect_fp64(type, 3, 1, 25, {0, 1, 64, 64, 129, 332, 337}, scores);
+        expect_fp64(type, 2, 1, 16, {0, 1100, 1613}, scores);
+      }
+    }
+  }
+}
+
+// A query's window is what it would see alone.
+TEST(PackedAttention, a_window_hides_what_lies_before_it) {
+  const at::Tensor q = at::randn({300, 2, 32}), k = at::randn({300, 1, 32}),
+                   v = at::randn({300, 1, 32});
+  const at::Tensor got = attend_packed(q, k, v, {0.19, 40}, {0, 300});
+  const at::Tensor hidden = k.clone();
+  hidden.narrow(0, 0, 200).fill_(1e4);
+  EXPECT_TRUE(attend_packed(q, hidden, v, {0.19, 40}, {0, 300})
+                  .narrow(0, 239, 61)
+                  .equal(got.narrow(0, 239, 61)));
+  EXPECT_FALSE(attend_packed(q, hidden, v, {0.19, 40}, {0, 300})
+                   .narrow(0, 238, 1)
+                   .equal(got.narrow(0, 238, 1)));
 }
 
 // fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
@@ -141,15 +175,17 @@ TEST(PackedAttention, same_bits_for_any_number_of_threads) {
         const std::vector<at::Tensor> inputs{at::randn({700, 6, 32}), at::randn({700, 2, 32}),
                                              at::randn({700, 2, 32})};
         const at::Tensor slope = at::randn({700, 6, 32});
-        const Result want = run(attend_packed, inputs, slope, type, cu_seqlens);
-        for (const int threads : {2, 3, 8}) {
-          at::set_num_threads(threads);
-          const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
-          at::set_num_threads(1);
-          EXPECT_TRUE(at::equal(got.out, want.out)) << threads;
-          for (size_t i = 0; i < 3; ++i)
-            EXPECT_TRUE(at::equal(got.gradients[i], want.gradients[i]))
-                << base::to_string(isa) << ", " << threads << " threads, " << i;
+        for (const Scores& scores : {Scores(other_scale), Scores(other_scale, 100, 3.0)}) {
+          const Result want = run(attend_packed, inputs, slope, type, cu_seqlens, scores);
+          for (const int threads : {2, 3, 8}) {
+            at::set_num_threads(threads);
+            const Result got = run(attend_packed, inputs, slope, type, cu_seqlens, scores);
+            at::set_num_threads(1);
+            EXPECT_TRUE(at::equal(got.out, want.out)) << threads;
+            for (size_t i = 0; i < 3; ++i)
+              EXPECT_TRUE(at::equal(got.gradients[i], want.gradients[i]))
+                  << base::to_string(isa) << ", " << threads << " threads, " << i;
+          }
         }
       }
     }

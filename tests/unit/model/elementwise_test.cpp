@@ -94,6 +94,34 @@ TEST(Elementwise, swiglu_matches_the_composed_form) {
   }
 }
 
+TEST(Elementwise, norms_of_other_families_match_their_composed_forms) {
+  for (const NormKind kind : {NormKind::rms_offset, NormKind::centred}) {
+    for (const int64_t columns : {5, 16, 33, 576}) {
+      compare([&](const auto& in) { return rms_norm(in[0], in[1], 1e-5, kind); },
+              [&](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5, kind); },
+              {random({131, columns}).add(0.5), random({columns})}, random({131, columns}));
+    }
+  }
+}
+
+TEST(Elementwise, gelu_gates_match_the_composed_form) {
+  for (const int64_t columns : {7, 16, 1536}) {
+    compare([](const auto& in) { return swiglu(in[0], in[1], GateKind::gelu_tanh); },
+            [](const auto& in) { return swiglu_composed(in[0], in[1], GateKind::gelu_tanh); },
+            {random({33, columns}, 4), random({33, columns})}, random({33, columns}));
+  }
+}
+
+TEST(Elementwise, xielu_matches_the_composed_form) {
+  const at::Tensor beta = at::scalar_tensor(0.5), eps = at::scalar_tensor(-1e-6);
+  for (const int64_t columns : {7, 16, 300}) {
+    compare([&](const auto& in) { return xielu(in[0], in[1], in[2], beta, eps); },
+            [&](const auto& in) { return xielu_composed(in[0], in[1], in[2], beta, eps); },
+            {random({133, columns}, 4), at::tensor({0.3f}), at::tensor({-0.7f})},
+            random({133, columns}));
+  }
+}
+
 TEST(Elementwise, swiglu_at_extreme_gates) {
   const at::Tensor gate =
       at::tensor({-1000.f, -100.f, -20.f, -1e-8f, 0.f, 1e-8f, 20.f, 100.f, 1000.f});
@@ -118,6 +146,22 @@ TEST(Elementwise, rope_matches_the_composed_form) {
     };
     compare(fused, composed, {random({70, 6, head_dim}), random({70, 2, head_dim})},
             random({70, 8, head_dim}));
+  }
+}
+
+TEST(Elementwise, rope_of_neighbours_and_of_parts_matches_the_composed_form) {
+  config::ModelShape shape;
+  shape.head_dim = 80;
+  for (const int64_t dims : {0, 6, 32, 60}) {
+    shape.rotary_dims = dims;
+    const Rope rope = make_rope(rotation_of(shape), 512, at::kCPU);
+    const at::Tensor positions = at::randint(0, 512, {70}, at::TensorOptions().dtype(at::kLong));
+    for (const bool interleaved : {false, true}) {
+      compare(
+          [&](const auto& in) { return apply_rope(in[0], positions, rope, interleaved); },
+          [&](const auto& in) { return apply_rope_composed(in[0], positions, rope, interleaved); },
+          {random({70, 6, 80})}, random({70, 6, 80}));
+    }
   }
 }
 
@@ -166,21 +210,30 @@ TEST(Elementwise, no_rows) {
 // Every instruction set of this CPU must give the bits of the generic code.
 template <class T>
 void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::Tensor& x,
-                      const at::Tensor& w, const at::Tensor& dy) {
+                      const at::Tensor& w, const at::Tensor& dy, NormKind kind, GateKind gate,
+                      RotaryPairs pairs) {
   const auto* in = static_cast<const T*>(x.const_data_ptr());
   const auto* weight = static_cast<const T*>(w.const_data_ptr());
   const auto* slope = static_cast<const T*>(dy.const_data_ptr());
   const int64_t rows = x.size(0), columns = x.size(1);
   const auto results = [&](const RowKernels<T>& kernels) {
-    std::vector<T> y(static_cast<size_t>(5 * x.numel()));
-    std::vector<float> r(static_cast<size_t>(rows)), dw(static_cast<size_t>(columns));
+    std::vector<T> y(static_cast<size_t>(8 * x.numel()));
+    std::vector<float> r(static_cast<size_t>(rows)), dw(static_cast<size_t>(columns)), slopes(2);
+    const std::vector<float> cosines(40, 0.6f), sines(40, -0.8f);
+    const std::vector<int64_t> positions(static_cast<size_t>(rows), 0);
     T* out = y.data();
-    kernels.rms_norm(in, weight, out, r.data(), rows, columns, 1e-5f);
+    kernels.rms_norm(in, weight, out, r.data(), rows, columns, 1e-5f, kind);
     kernels.rms_norm_backward(in, weight, slope, r.data(), out + x.numel(), dw.data(), rows,
-                              columns);
-    kernels.swiglu(in, slope, out + 2 * x.numel(), x.numel());
-    kernels.swiglu_backward(in, slope, in, out + 3 * x.numel(), out + 4 * x.numel(), x.numel());
-    return std::tuple(y, r, dw);
+                              columns, kind);
+    kernels.swiglu(in, slope, out + 2 * x.numel(), x.numel(), gate);
+    kernels.swiglu_backward(in, slope, in, out + 3 * x.numel(), out + 4 * x.numel(), x.numel(),
+                            gate);
+    const Xielu numbers{0.7f, 0.9f, 0.5f, -1e-6f};
+    kernels.xielu(in, out + 5 * x.numel(), x.numel(), numbers);
+    kernels.xielu_backward(in, slope, out + 6 * x.numel(), slopes.data(), x.numel(), numbers);
+    kernels.rope(in, positions.data(), cosines.data(), sines.data(), out + 7 * x.numel(), rows, 1,
+                 columns, 1.f, pairs);
+    return std::tuple(y, r, dw, slopes);
   };
   EXPECT_TRUE(results(a) == results(b));
 }
@@ -190,11 +243,16 @@ TEST(RowKernels, same_bits_on_every_instruction_set) {
   std::vector<const RowKernelTable*> tables;
   if (base::best_isa() >= base::Isa::avx2) tables.push_back(&row_kernels_avx2);
   if (base::best_isa() >= base::Isa::avx512) tables.push_back(&row_kernels_avx512);
-  for (const auto* table : tables) {
-    expect_same_bits(row_kernels_portable.f32, table->f32, x, w, dy);
-    expect_same_bits(row_kernels_portable.bf16, table->bf16, x.to(at::kBFloat16),
-                     w.to(at::kBFloat16), dy.to(at::kBFloat16));
-  }
+  const auto compare_all = [&](NormKind kind, GateKind gate, RotaryPairs pairs) {
+    for (const auto* table : tables) {
+      expect_same_bits(row_kernels_portable.f32, table->f32, x, w, dy, kind, gate, pairs);
+      expect_same_bits(row_kernels_portable.bf16, table->bf16, x.to(at::kBFloat16),
+                       w.to(at::kBFloat16), dy.to(at::kBFloat16), kind, gate, pairs);
+    }
+  };
+  compare_all(NormKind::rms, GateKind::silu, {76, false});
+  compare_all(NormKind::rms_offset, GateKind::gelu_tanh, {76, true});
+  compare_all(NormKind::centred, GateKind::silu, {42, true});
 }
 #endif
 

@@ -117,7 +117,8 @@ GgufBuilder tiny_model(const config::ModelShape& shape) {
   add_metadata(file, shape);
   const auto spec = describe(shape, HeadKind::language);
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
-    const auto& [tensor, role] = spec.parameters[i];
+    const base::TensorSpec& tensor = spec.parameters[i].spec;
+    const Role role = spec.parameters[i].role;
     at::Tensor values = drawn(spec, i);
     if (shape.architecture == config::Architecture::llama && role == Role::q)
       values = permuted(values, shape.heads);

@@ -76,13 +76,20 @@ TEST(Operations, OnRowsGiveTheBitsOfTensorsAtEveryDivision) {
   const Ropes ropes = make_ropes(spec, 16, at::kCPU);
   Strategy strategy;
   const Value a{1}, b{2}, c{3};
-  const std::vector<Operation> operations{Norm{a, c, Role::input_norm, 1e-3},
-                                          Norm{a, c, Role::q_norm, 1e-3, 8},
-                                          Rotate{a, 8},
-                                          Gate{a, b, c},
-                                          Add{a, b, c},
-                                          AddBias{a, Role::o_bias},
-                                          Scale{a, 0.37}};
+  const std::vector<Operation> operations{
+      Norm{a, c, Role::input_norm, 1e-3},
+      Norm{a, c, Role::q_norm, 1e-3, 8},
+      Rotate{a, 8},
+      Gate{a, b, c},
+      Add{a, b, c},
+      AddBias{a, Role::o_bias},
+      Scale{a, 0.37},
+      Norm{a, c, Role::input_norm, 1e-3, 0, NormKind::rms_offset},
+      Norm{a, c, Role::input_norm, 1e-3, 0, NormKind::centred},
+      Rotate{a, 8, 0, true},
+      Gate{a, b, c, GateKind::gelu_tanh},
+      Scale{a, 0.37, true},
+      ScaleByPosition{a, 0.3, 2}};
   const at::NoGradGuard no_grad;
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     std::vector<at::Tensor> parameters;

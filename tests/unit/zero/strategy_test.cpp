@@ -169,8 +169,8 @@ class CutSequences : public model::Strategy {
     return mine;
   }
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                    const model::PackedBatch& part, int) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::Scores& scores, const model::PackedBatch& part, int) override {
     const int64_t heads = k.size(1), head_dim = k.size(2);
     const at::Tensor both = at::cat({k, v}, 1).flatten(1);
     const at::Tensor all =
@@ -184,9 +184,10 @@ class CutSequences : public model::Strategy {
       const at::Tensor keys = of_sequence(all, s);
       const at::Tensor mask =
           at::le(at::arange(length(s)).unsqueeze(0), at::arange(first, first + rows).unsqueeze(1));
-      out.push_back(at::scaled_dot_product_attention(
-                        heads_first(q.narrow(0, row, rows)), heads_first(keys.narrow(1, 0, heads)),
-                        heads_first(keys.narrow(1, heads, heads)), mask, 0.0, false, scale, true)
+      out.push_back(at::scaled_dot_product_attention(heads_first(q.narrow(0, row, rows)),
+                                                     heads_first(keys.narrow(1, 0, heads)),
+                                                     heads_first(keys.narrow(1, heads, heads)),
+                                                     mask, 0.0, false, scores.scale, true)
                         .squeeze(0)
                         .transpose(0, 1));
     }

@@ -114,8 +114,8 @@ namespace {
 // Attention as it is written in textbooks, for the types that the kernels do not have.
 class Textbook : public model::Strategy {
  public:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                    const model::PackedBatch& part, int) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const model::Scores& its_scores, const model::PackedBatch& part, int) override {
     std::vector<at::Tensor> out;
     for (int64_t s = 0; s < part.sequences(); ++s) {
       const int64_t first = part.cu_seqlens[static_cast<size_t>(s)],
@@ -125,7 +125,8 @@ class Textbook : public model::Strategy {
             .transpose(0, 1)
             .repeat_interleave(q.size(1) / x.size(1), 0);
       };
-      const at::Tensor scores = heads_first(q).matmul(heads_first(k).transpose(1, 2)).mul(scale);
+      const at::Tensor scores =
+          heads_first(q).matmul(heads_first(k).transpose(1, 2)).mul(its_scores.scale);
       const at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
       const at::Tensor shares =
           scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
