@@ -118,7 +118,7 @@ Operations pre_norm_block(const config::ModelShape& shape, int layer, const Deco
   return list;
 }
 
-// OLMo 2: norms after attention and the feed-forward part, and of q and k as whole rows.
+// OLMo 2 and 3: norms after attention and the feed-forward part, and of q and k as whole rows.
 Operations post_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
   Operations list;
   append_attention(list, shape, layer, v, residual, true);
@@ -139,6 +139,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{pre_norm_block},   // smollm3
     Family{pre_norm_block},   // granite
     Family{post_norm_block},  // olmo2
+    Family{post_norm_block},  // olmo3
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

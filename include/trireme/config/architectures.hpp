@@ -11,7 +11,7 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite, olmo2 };
+enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite, olmo2, olmo3 };
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -132,6 +132,15 @@ inline constexpr std::array architecture_table{
                        .class_prefix = "Olmo2",
                        .biases = AttentionBiases::by_key,
                        .eps = 1e-5},
+    ArchitectureTraits{.architecture = Architecture::olmo3,
+                       .word = "olmo3",
+                       .class_prefix = "Olmo3",
+                       .theta = 5e5,
+                       .biases = AttentionBiases::by_key,
+                       .window = WindowKey::types,
+                       .window_pattern = 4,
+                       .eps = 1e-5,
+                       .local_theta = 5e5},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -153,7 +162,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::olmo2;  // the last enumerator: none is missing
+         Architecture::olmo3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
