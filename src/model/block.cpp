@@ -140,6 +140,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{pre_norm_block},   // granite
     Family{post_norm_block},  // olmo2
     Family{post_norm_block},  // olmo3
+    Family{pre_norm_block},   // ministral3
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -11,7 +11,17 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2, qwen3, smollm3, granite, olmo2, olmo3 };
+enum class Architecture {
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  smollm3,
+  granite,
+  olmo2,
+  olmo3,
+  ministral3
+};
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -141,6 +151,19 @@ inline constexpr std::array architecture_table{
                        .window_pattern = 4,
                        .eps = 1e-5,
                        .local_theta = 5e5},
+    ArchitectureTraits{.architecture = Architecture::ministral3,
+                       .word = "ministral3",
+                       .class_prefix = "Ministral3",
+                       .positions = 262144,
+                       .head_dim = 128,
+                       .kv_heads = 8,
+                       .window = WindowKey::size,
+                       .window_size = 0,
+                       .eps = 1e-5,
+                       .rope = R"({"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+                    "original_max_position_embeddings": 16384, "mscale": 1.0,
+                    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})",
+                       .position_scale = true},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -162,7 +185,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::olmo3;  // the last enumerator: none is missing
+         Architecture::ministral3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
