@@ -130,17 +130,42 @@ Operations post_norm_block(const config::ModelShape& shape, int layer, const Dec
   return list;
 }
 
+// Four norms: before and after attention and the feed-forward part.
+struct FourNorms {
+  Role before_attention, after_attention, before_ffn, after_ffn;
+};
+Operations four_norm_block(const config::ModelShape& shape, int layer, const DecoderValues& v,
+                           const FourNorms& norms, GateKind kind) {
+  Operations list;
+  append_embedding_scale(list, shape, layer);
+  append(list, {norm_of(shape, residual, v.normed, norms.before_attention), Spread{v.normed}});
+  append_attention(list, shape, layer, v, v.normed);
+  append(list, {norm_of(shape, v.projected, v.normed, norms.after_attention),
+                Add{residual, v.normed, residual},
+                norm_of(shape, residual, v.normed, norms.before_ffn), Spread{v.normed}});
+  append_feed_forward(list, shape, v, v.normed, kind);
+  append(list, {norm_of(shape, v.projected, v.normed, norms.after_ffn),
+                Add{residual, v.normed, residual}});
+  return list;
+}
+Operations gemma_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
+  return four_norm_block(shape, layer, v,
+                         {Role::input_norm, Role::post_norm, Role::ffn_input_norm, Role::ffn_norm},
+                         GateKind::gelu_tanh);
+}
+
 // In the order of config::architecture_table.
 constexpr std::array<Family, config::architecture_table.size()> families{
-    Family{pre_norm_block},   // llama
-    Family{pre_norm_block},   // mistral
-    Family{pre_norm_block},   // qwen2
-    Family{pre_norm_block},   // qwen3
-    Family{pre_norm_block},   // smollm3
-    Family{pre_norm_block},   // granite
-    Family{post_norm_block},  // olmo2
-    Family{post_norm_block},  // olmo3
-    Family{pre_norm_block},   // ministral3
+    Family{pre_norm_block},                     // llama
+    Family{pre_norm_block},                     // mistral
+    Family{pre_norm_block},                     // qwen2
+    Family{pre_norm_block},                     // qwen3
+    Family{pre_norm_block},                     // smollm3
+    Family{pre_norm_block},                     // granite
+    Family{post_norm_block},                    // olmo2
+    Family{post_norm_block},                    // olmo3
+    Family{pre_norm_block},                     // ministral3
+    Family{gemma_block, NormKind::rms_offset},  // gemma2
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -20,7 +20,8 @@ enum class Architecture {
   granite,
   olmo2,
   olmo3,
-  ministral3
+  ministral3,
+  gemma2
 };
 
 enum class AttentionBiases : uint8_t {
@@ -164,6 +165,22 @@ inline constexpr std::array architecture_table{
                     "original_max_position_embeddings": 16384, "mscale": 1.0,
                     "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})",
                        .position_scale = true},
+    ArchitectureTraits{.architecture = Architecture::gemma2,
+                       .word = "gemma2",
+                       .class_prefix = "Gemma2",
+                       .positions = 8192,
+                       .head_dim = 256,
+                       .kv_heads = 4,
+                       .tied = true,
+                       .biases = AttentionBiases::by_key,
+                       .window = WindowKey::types,
+                       .window_pattern = 2,
+                       .activation = "gelu_pytorch_tanh",
+                       .activation_key = "hidden_activation",
+                       .scaled_embedding = true,
+                       .query_scalar = 256,
+                       .attention_cap = 50,
+                       .logit_cap = 30},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -185,7 +202,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::ministral3;  // the last enumerator: none is missing
+         Architecture::gemma2;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
