@@ -166,6 +166,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{post_norm_block},                    // olmo3
     Family{pre_norm_block},                     // ministral3
     Family{gemma_block, NormKind::rms_offset},  // gemma2
+    Family{gemma_block, NormKind::rms_offset},  // gemma3
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

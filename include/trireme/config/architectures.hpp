@@ -21,7 +21,8 @@ enum class Architecture {
   olmo2,
   olmo3,
   ministral3,
-  gemma2
+  gemma2,
+  gemma3
 };
 
 enum class AttentionBiases : uint8_t {
@@ -181,6 +182,28 @@ inline constexpr std::array architecture_table{
                        .query_scalar = 256,
                        .attention_cap = 50,
                        .logit_cap = 30},
+    ArchitectureTraits{.architecture = Architecture::gemma3,
+                       .word = "gemma3_text",
+                       .class_prefix = "Gemma3",
+                       .classifier_prefix = "Gemma3Text",
+                       .vocab = 262208,
+                       .heads = 8,
+                       .positions = 131072,
+                       .head_dim = 256,
+                       .kv_heads = 4,
+                       .theta = 1e6,
+                       .tied = true,
+                       .biases = AttentionBiases::by_key,
+                       .window = WindowKey::types,
+                       .window_pattern = 6,
+                       .window_pattern_key = true,
+                       .head_norms = true,
+                       .activation = "gelu_pytorch_tanh",
+                       .activation_key = "hidden_activation",
+                       .local_theta = 1e4,
+                       .local_theta_key = "rope_local_base_freq",
+                       .scaled_embedding = true,
+                       .query_scalar = 256},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -202,7 +225,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::gemma2;  // the last enumerator: none is missing
+         Architecture::gemma3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
