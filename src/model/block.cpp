@@ -156,17 +156,18 @@ Operations gemma_block(const config::ModelShape& shape, int layer, const Decoder
 
 // In the order of config::architecture_table.
 constexpr std::array<Family, config::architecture_table.size()> families{
-    Family{pre_norm_block},                     // llama
-    Family{pre_norm_block},                     // mistral
-    Family{pre_norm_block},                     // qwen2
-    Family{pre_norm_block},                     // qwen3
-    Family{pre_norm_block},                     // smollm3
-    Family{pre_norm_block},                     // granite
-    Family{post_norm_block},                    // olmo2
-    Family{post_norm_block},                    // olmo3
-    Family{pre_norm_block},                     // ministral3
-    Family{gemma_block, NormKind::rms_offset},  // gemma2
-    Family{gemma_block, NormKind::rms_offset},  // gemma3
+    Family{pre_norm_block},                       // llama
+    Family{pre_norm_block},                       // mistral
+    Family{pre_norm_block},                       // qwen2
+    Family{pre_norm_block},                       // qwen3
+    Family{pre_norm_block},                       // smollm3
+    Family{pre_norm_block},                       // granite
+    Family{post_norm_block},                      // olmo2
+    Family{post_norm_block},                      // olmo3
+    Family{pre_norm_block},                       // ministral3
+    Family{gemma_block, NormKind::rms_offset},    // gemma2
+    Family{gemma_block, NormKind::rms_offset},    // gemma3
+    Family{pre_norm_block, NormKind::rms, true},  // glm
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

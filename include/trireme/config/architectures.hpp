@@ -22,7 +22,8 @@ enum class Architecture {
   olmo3,
   ministral3,
   gemma2,
-  gemma3
+  gemma3,
+  glm
 };
 
 enum class AttentionBiases : uint8_t {
@@ -204,6 +205,17 @@ inline constexpr std::array architecture_table{
                        .local_theta_key = "rope_local_base_freq",
                        .scaled_embedding = true,
                        .query_scalar = 256},
+    ArchitectureTraits{.architecture = Architecture::glm,
+                       .word = "glm",
+                       .class_prefix = "Glm",
+                       .positions = 131072,
+                       .head_dim = 128,
+                       .kv_heads = 2,
+                       .biases = AttentionBiases::qkv_by_key,
+                       .has_biases = true,
+                       .eps = 1.5625e-7,
+                       .rotated_share = 0.5,
+                       .fused = FusedWeights::gate_up},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -225,7 +237,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::gemma3;  // the last enumerator: none is missing
+         Architecture::glm;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
