@@ -153,6 +153,11 @@ Operations gemma_block(const config::ModelShape& shape, int layer, const Decoder
                          {Role::input_norm, Role::post_norm, Role::ffn_input_norm, Role::ffn_norm},
                          GateKind::gelu_tanh);
 }
+Operations glm4_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
+  return four_norm_block(shape, layer, v,
+                         {Role::input_norm, Role::self_attn_norm, Role::post_norm, Role::mlp_norm},
+                         GateKind::silu);
+}
 
 // In the order of config::architecture_table.
 constexpr std::array<Family, config::architecture_table.size()> families{
@@ -168,6 +173,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{gemma_block, NormKind::rms_offset},    // gemma2
     Family{gemma_block, NormKind::rms_offset},    // gemma3
     Family{pre_norm_block, NormKind::rms, true},  // glm
+    Family{glm4_block, NormKind::rms, true},      // glm4
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -23,7 +23,8 @@ enum class Architecture {
   ministral3,
   gemma2,
   gemma3,
-  glm
+  glm,
+  glm4
 };
 
 enum class AttentionBiases : uint8_t {
@@ -216,6 +217,17 @@ inline constexpr std::array architecture_table{
                        .eps = 1.5625e-7,
                        .rotated_share = 0.5,
                        .fused = FusedWeights::gate_up},
+    ArchitectureTraits{.architecture = Architecture::glm4,
+                       .word = "glm4",
+                       .class_prefix = "Glm4",
+                       .positions = 131072,
+                       .head_dim = 128,
+                       .kv_heads = 2,
+                       .biases = AttentionBiases::qkv_by_key,
+                       .has_biases = true,
+                       .eps = 1.5625e-7,
+                       .rotated_share = 0.5,
+                       .fused = FusedWeights::gate_up},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -237,7 +249,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::glm;  // the last enumerator: none is missing
+         Architecture::glm4;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
