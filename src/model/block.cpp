@@ -174,6 +174,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{gemma_block, NormKind::rms_offset},    // gemma3
     Family{pre_norm_block, NormKind::rms, true},  // glm
     Family{glm4_block, NormKind::rms, true},      // glm4
+    Family{pre_norm_block},                       // phi3
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -24,7 +24,8 @@ enum class Architecture {
   gemma2,
   gemma3,
   glm,
-  glm4
+  glm4,
+  phi3
 };
 
 enum class AttentionBiases : uint8_t {
@@ -228,6 +229,17 @@ inline constexpr std::array architecture_table{
                        .eps = 1.5625e-7,
                        .rotated_share = 0.5,
                        .fused = FusedWeights::gate_up},
+    ArchitectureTraits{.architecture = Architecture::phi3,
+                       .word = "phi3",
+                       .class_prefix = "Phi3",
+                       .positions = 4096,
+                       .window = WindowKey::size,
+                       .window_size = 0,
+                       .eps = 1e-5,
+                       .rotated_share = 1,
+                       .longrope_only = true,
+                       .original_positions = 4096,
+                       .fused = FusedWeights::qkv_gate_up},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -249,7 +261,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::glm4;  // the last enumerator: none is missing
+         Architecture::phi3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
