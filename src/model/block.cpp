@@ -159,22 +159,33 @@ Operations glm4_block(const config::ModelShape& shape, int layer, const DecoderV
                          GateKind::silu);
 }
 
+// Cohere 2: attention and the feed-forward part of one norm.
+Operations parallel_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
+  Operations list{norm_of(shape, residual, v.normed, Role::input_norm), Spread{v.normed}};
+  append_attention(list, shape, layer, v, v.normed);
+  append(list, {Add{residual, v.projected, residual}});
+  append_feed_forward(list, shape, v, v.normed);
+  append(list, {Add{residual, v.projected, residual}});
+  return list;
+}
+
 // In the order of config::architecture_table.
 constexpr std::array<Family, config::architecture_table.size()> families{
-    Family{pre_norm_block},                       // llama
-    Family{pre_norm_block},                       // mistral
-    Family{pre_norm_block},                       // qwen2
-    Family{pre_norm_block},                       // qwen3
-    Family{pre_norm_block},                       // smollm3
-    Family{pre_norm_block},                       // granite
-    Family{post_norm_block},                      // olmo2
-    Family{post_norm_block},                      // olmo3
-    Family{pre_norm_block},                       // ministral3
-    Family{gemma_block, NormKind::rms_offset},    // gemma2
-    Family{gemma_block, NormKind::rms_offset},    // gemma3
-    Family{pre_norm_block, NormKind::rms, true},  // glm
-    Family{glm4_block, NormKind::rms, true},      // glm4
-    Family{pre_norm_block},                       // phi3
+    Family{pre_norm_block},                           // llama
+    Family{pre_norm_block},                           // mistral
+    Family{pre_norm_block},                           // qwen2
+    Family{pre_norm_block},                           // qwen3
+    Family{pre_norm_block},                           // smollm3
+    Family{pre_norm_block},                           // granite
+    Family{post_norm_block},                          // olmo2
+    Family{post_norm_block},                          // olmo3
+    Family{pre_norm_block},                           // ministral3
+    Family{gemma_block, NormKind::rms_offset},        // gemma2
+    Family{gemma_block, NormKind::rms_offset},        // gemma3
+    Family{pre_norm_block, NormKind::rms, true},      // glm
+    Family{glm4_block, NormKind::rms, true},          // glm4
+    Family{pre_norm_block},                           // phi3
+    Family{parallel_block, NormKind::centred, true},  // cohere2
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -25,7 +25,8 @@ enum class Architecture {
   gemma3,
   glm,
   glm4,
-  phi3
+  phi3,
+  cohere2
 };
 
 enum class AttentionBiases : uint8_t {
@@ -240,6 +241,20 @@ inline constexpr std::array architecture_table{
                        .longrope_only = true,
                        .original_positions = 4096,
                        .fused = FusedWeights::qkv_gate_up},
+    ArchitectureTraits{.architecture = Architecture::cohere2,
+                       .word = "cohere2",
+                       .class_prefix = "Cohere2",
+                       .positions = 8192,
+                       .head_dim_key = false,
+                       .tied = true,
+                       .biases = AttentionBiases::by_key,
+                       .window = WindowKey::types,
+                       .window_pattern = 4,
+                       .window_pattern_key = true,
+                       .rope_in_windows_only = true,
+                       .eps = 1e-5,
+                       .eps_key = "layer_norm_eps",
+                       .logit_scale = 0.0625},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -261,7 +276,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::phi3;  // the last enumerator: none is missing
+         Architecture::cohere2;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
