@@ -169,6 +169,19 @@ Operations parallel_block(const config::ModelShape& shape, int layer, const Deco
   return list;
 }
 
+// Apertus: xIELU without a gate.
+Operations ungated_block(const config::ModelShape& shape, int layer, const DecoderValues& v) {
+  Operations list{norm_of(shape, residual, v.normed, Role::attention_norm), Spread{v.normed}};
+  append_attention(list, shape, layer, v, v.normed);
+  append(list, {Add{residual, v.projected, residual},
+                norm_of(shape, residual, v.normed, Role::feedforward_norm), Spread{v.normed},
+                Linear{v.normed, v.up, Role::up, {}},
+                Activate{v.up, v.gate, {Role::alpha_p, Role::alpha_n, Role::beta, Role::eps}},
+                Linear{v.gate, v.projected, Role::down, {}}, Reduce{v.projected},
+                Add{residual, v.projected, residual}});
+  return list;
+}
+
 // In the order of config::architecture_table.
 constexpr std::array<Family, config::architecture_table.size()> families{
     Family{pre_norm_block},                           // llama
@@ -186,6 +199,7 @@ constexpr std::array<Family, config::architecture_table.size()> families{
     Family{glm4_block, NormKind::rms, true},          // glm4
     Family{pre_norm_block},                           // phi3
     Family{parallel_block, NormKind::centred, true},  // cohere2
+    Family{ungated_block},                            // apertus
 };
 const Family& family_of(const config::ModelShape& shape) {
   return families[static_cast<size_t>(shape.architecture)];

@@ -26,7 +26,8 @@ enum class Architecture {
   glm,
   glm4,
   phi3,
-  cohere2
+  cohere2,
+  apertus
 };
 
 enum class AttentionBiases : uint8_t {
@@ -255,6 +256,18 @@ inline constexpr std::array architecture_table{
                        .eps = 1e-5,
                        .eps_key = "layer_norm_eps",
                        .logit_scale = 0.0625},
+    ArchitectureTraits{.architecture = Architecture::apertus,
+                       .word = "apertus",
+                       .class_prefix = "Apertus",
+                       .positions = 65536,
+                       .theta = 1.2e7,
+                       .biases = AttentionBiases::by_key,
+                       .head_norms = true,
+                       .eps = 1e-5,
+                       .activation = "xielu",
+                       .rope = R"({"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0,
+                                   "original_max_position_embeddings": 8192,
+                                   "low_freq_factor": 1.0, "high_freq_factor": 4.0})"},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) {
@@ -276,7 +289,7 @@ constexpr bool architectures_in_order() {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
   return architecture_table.back().architecture ==
-         Architecture::cohere2;  // the last enumerator: none is missing
+         Architecture::apertus;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(),
               "architecture_table has one line per enumerator, in their order");
