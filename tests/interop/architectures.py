@@ -23,8 +23,28 @@ SIZES = {"vocab_size": 272, "hidden_size": 48, "num_hidden_layers": 3, "num_atte
          "pad_token_id": 256}
 MODELS = {
     "llama": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": True}),
-    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 12, "tie_word_embeddings": False}),
-    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {"sliding_window": 19, "head_dim": 12, "tie_word_embeddings": False}),
+    "ministral3": ("Ministral3Config", {"head_dim": 12, "sliding_window": 50, "tie_word_embeddings": False, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 8.0, "beta_slow": 1.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.2}}),
+    "qwen2": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1, "tie_word_embeddings": True}),
+    "olmo3": ("Olmo3Config", {"attention_bias": True, "tie_word_embeddings": True, "sliding_window": 13, "layer_types": [
+        "full_attention", "sliding_attention", "sliding_attention"], "rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}}),
+    "gemma2": ("Gemma2Config", {"head_dim": 12, "sliding_window": 9, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0,
+                                "query_pre_attn_scalar": 20, "attention_bias": True}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 12, "sliding_window": 9, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+                                    "query_pre_attn_scalar": 20, "tie_word_embeddings": False}),
+    "glm": ("GlmConfig", {"head_dim": 20, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "glm4": ("Glm4Config", {"head_dim": 12, "attention_bias": True, "tie_word_embeddings": True}),
+    "phi3": ("Phi3Config", {"original_max_position_embeddings": 64, "tie_word_embeddings": True, "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.5, 2.0, 3.0]}}),
+    "cohere2": ("Cohere2Config", {"attention_bias": True, "sliding_window": 9, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "layer_types": [
+        "full_attention", "sliding_attention", "sliding_attention"]}),
+    "apertus": ("ApertusConfig", {"attention_bias": True, "tie_word_embeddings": False}),
+    "llama_dynamic": ("LlamaConfig", {"mlp_bias": True, "max_position_embeddings": 128, "rope_parameters": {
+        "rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
     "granite": ("GraniteConfig", {"attention_bias": True, "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
                                   "attention_multiplier": 0.4, "logits_scaling": 0.7}),
@@ -41,7 +61,8 @@ def make_model(name, folder):
     import transformers
     kind, options = MODELS[name]
     torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SIZES, **options), dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**{**SIZES, **options}), dtype=torch.float32,
+                                                          attn_implementation="eager")  # the others leave soft caps out
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -112,7 +133,7 @@ def export(program, model, hf, folder):
     import transformers
     copy = program.folder / "copy"
     program.run("convert", folder, copy, "--dtype", "fp32")
-    again = transformers.AutoModelForCausalLM.from_pretrained(copy, dtype=torch.float32).eval()
+    again = transformers.AutoModelForCausalLM.from_pretrained(copy, dtype=torch.float32, attn_implementation="eager").eval()
     differences = [f"export: {name} differs" for (name, a), b in zip(model.state_dict().items(), again.state_dict().values(), strict=True)
                    if not torch.equal(a, b)]
     ids = torch.tensor([hf(PROMPTS[2])["input_ids"]])

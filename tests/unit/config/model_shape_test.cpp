@@ -117,29 +117,98 @@ TEST(ModelShape, Qwen3HasHeadsOfItsOwnWidth) {
   EXPECT_EQ(shape.head_dim, 24);
   EXPECT_TRUE(shape.qkv_bias && shape.o_bias);
   EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
-  qwen["use_sliding_window"] = true;
-  EXPECT_THAT(refusal(qwen), HasSubstr("use_sliding_window"));
 }
 
-TEST(ModelShape, MistralOnlyWithoutAWindow) {
-  Json mistral = small();
-  mistral["architectures"] = {"MistralForCausalLM"};
-  mistral["max_position_embeddings"] = 32768;
-  EXPECT_THAT(refusal(mistral),
-              HasSubstr("sliding_window 4096"));  // transformers' default when the key is absent
+Json of(const char* architecture) { return with("architectures", {architecture}); }
+
+TEST(ModelShape, WindowsOfEachArchitecture) {
+  Json mistral = of("MistralForCausalLM");
+  EXPECT_EQ(parse(mistral).window_of(1), 4096);  // transformers' default when the key is absent
   mistral["sliding_window"] = nullptr;
-  EXPECT_EQ(parse(mistral).architecture, Architecture::mistral);
-  mistral["sliding_window"] = 1024;
-  EXPECT_THAT(refusal(mistral), HasSubstr("sliding_window 1024"));
+  EXPECT_EQ(parse(mistral).window_of(1), 0);
+  mistral["sliding_window"] = 7;
+  EXPECT_EQ(parse(mistral).window_of(0), 7);
+  mistral["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(refusal(mistral), HasSubstr("layer_types"));
+
+  Json qwen = of("Qwen3ForCausalLM");
+  qwen["sliding_window"] = 7;
+  EXPECT_TRUE(parse(qwen).windowed.empty());
+  qwen["use_sliding_window"] = true;
+  EXPECT_TRUE(parse(qwen).windowed.empty()) << "max_window_layers is 28";
+  qwen["max_window_layers"] = 1;
+  EXPECT_THAT(parse(qwen).windowed, ElementsAre(false, true));
+  qwen["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(parse(qwen).windowed, ElementsAre(true, false));
+  qwen["use_sliding_window"] = false;
+  EXPECT_THAT(refusal(qwen), HasSubstr("use_sliding_window is false"));
+  qwen["layer_types"] = {"chunked_attention", "full_attention"};
+  EXPECT_THAT(refusal(qwen), HasSubstr("chunked_attention"));
+
+  Json gemma = of("Gemma3ForCausalLM");
+  gemma["sliding_window_pattern"] = 2;
+  EXPECT_THAT(parse(gemma).windowed, ElementsAre(true, false));
+  EXPECT_EQ(parse(gemma).window, 4096);
+  gemma["sliding_window"] = nullptr;
+  EXPECT_THAT(refusal(gemma), HasSubstr("sliding_window is null"));
+  EXPECT_THAT(parse(of("Cohere2ForCausalLM")).without_rope, ElementsAre(false, false));
+  EXPECT_THAT(parse(of("Gemma2ForCausalLM")).windowed, ElementsAre(true, false));
+}
+
+TEST(ModelShape, TheTextModelOfOneThatSeesImages) {
+  const Json wrapped = Json::parse(
+      R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 106],
+          "vision_config": {"hidden_size": 1152}, "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+          "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})");
+  const ModelShape shape = parse(wrapped);
+  EXPECT_EQ(shape.architecture, Architecture::gemma3);
+  EXPECT_EQ(shape.heads, 8);
+  EXPECT_EQ(shape.vocab, 262208);
+  EXPECT_THAT(shape.eos_ids, ElementsAre(1, 106));
+  EXPECT_EQ(parse(Json::parse(text_model_config(wrapped.dump()))), shape);
+  Json other = wrapped;
+  other["text_config"]["model_type"] = "llama4_text";
+  EXPECT_THAT(refusal(other), HasSubstr("llama4_text"));
+}
+
+TEST(ModelShape, RotationsInBothSpellings) {
+  Json old = of("Gemma3ForCausalLM"), fresh = old;
+  old.update(Json::parse(R"({"rope_theta": 7e5, "rope_local_base_freq": 3e4,
+                             "rope_scaling": {"rope_type": "linear", "factor": 8.0}})"));
+  fresh["rope_parameters"] = Json::parse(
+      R"({"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 7e5},
+          "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}})");
+  EXPECT_EQ(parse(old), parse(fresh));
+  EXPECT_EQ(parse(old).local_rope->theta, 3e4);
+  fresh["rope_parameters"] = {{"rope_type", "default"}};
+  EXPECT_THAT(refusal(fresh), HasSubstr("full_attention and sliding_attention"));
+
+  Json phi = of("Phi3ForCausalLM");
+  phi.update(Json::parse(R"({"partial_rotary_factor": 0.5, "max_position_embeddings": 131072,
+      "rope_scaling": {"type": "su", "short_factor": [1, 1, 2, 2], "long_factor": [1, 2, 3, 4]}})"));
+  EXPECT_EQ(parse(phi).rotary_dims, 8);
+  EXPECT_EQ(parse(phi).rope_scaling.original_max_positions, 4096);
+  EXPECT_NEAR(parse(phi).rope_scaling.attention_factor, 1.190238,
+              1e-6);  // sqrt(1 + ln 32 / ln 4096)
+  phi["rope_scaling"]["long_factor"] = {1, 2};
+  EXPECT_THAT(refusal(phi), HasSubstr("long_factor, a list of 4"));
+
+  EXPECT_EQ(parse(of("ApertusForCausalLM")).rope_scaling.factor, 8);
+  const ModelShape ministral = parse(of("Ministral3ForCausalLM"));
+  EXPECT_EQ(ministral.rope_scaling.kind, RopeKind::yarn);
+  EXPECT_EQ(ministral.rope_scaling.attention_factor, 1);
+  EXPECT_EQ(ministral.position_scale->period, 16384);
 }
 
 TEST(ModelShape, RefusesByName) {
   EXPECT_THAT(refusal(with("architectures", {"MixtralForCausalLM"})),
               HasSubstr("MixtralForCausalLM is not supported (supported: LlamaForCausalLM"));
   EXPECT_THAT(refusal(with("hidden_act", "gelu")), HasSubstr("hidden_act gelu"));
-  EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}})),
-              HasSubstr("rope type 'yarn'"));
+  EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}})),
+              HasSubstr("rope type 'ntk'"));
   EXPECT_THAT(refusal(with("quantization_config", {{"bits", 4}})), HasSubstr("quantised"));
+  EXPECT_THAT(refusal(with("quantization_config", {{"quant_method", "fp8"}})),
+              HasSubstr("FineGrainedFP8Config"));
   EXPECT_THAT(refusal(with("num_local_experts", 8)), HasSubstr("mixtures of experts"));
   EXPECT_THAT(refusal(with("attention_dropout", 0.1)), HasSubstr("attention_dropout"));
   EXPECT_THAT(refusal(with("torch_dtype", "float8_e4m3fn")), HasSubstr("float8_e4m3fn"));
@@ -178,6 +247,27 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
       {"Qwen2.5 of transformers 5",
        R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "layer_types": ["full_attention", "full_attention"],
           "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}})"},
+      {"OLMo 3",
+       R"({"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "rope_theta": 500000, "sliding_window": 4096,
+          "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2079, "beta_fast": 32, "beta_slow": 1}})"},
+      {"Gemma 2",
+       R"({"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "query_pre_attn_scalar": 24, "attn_logit_softcapping": 50.0,
+          "final_logit_softcapping": null, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"})"},
+      {"Gemma 3",
+       R"({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 512})"},
+      {"GLM-4",
+       R"({"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "partial_rotary_factor": 0.5, "attention_bias": false})"},
+      {"Phi-4-mini",
+       R"({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.75, "sliding_window": 262144,
+          "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+          "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1], "long_factor": [1, 2, 3, 4, 5, 6]}})"},
+      {"Command R7B",
+       R"({"architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "logit_scale": 0.25, "sliding_window_pattern": 2})"},
+      {"Apertus",
+       R"({"architectures": ["ApertusForCausalLM"], "model_type": "apertus", "hidden_act": "xielu", "qk_norm": true, "post_norm": false})"},
+      {"Ministral 3",
+       R"({"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 16})"},
+      {"dynamic NTK", R"({"rope_scaling": {"type": "dynamic", "factor": 4.0}})"},
   };
   for (const auto& [name, text] : families) {
     Json json = small();
@@ -193,18 +283,18 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
 TEST(ModelShape, PublishedFamiliesThatAreNot) {
   for (const char* architecture :
        {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "OPTForCausalLM", "FalconForCausalLM",
-        "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForConditionalGeneration",
-        "Phi3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration",
-        "Qwen3MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM", "CohereForCausalLM",
-        "StableLmForCausalLM", "Llama4ForConditionalGeneration", "MllamaForConditionalGeneration",
+        "GemmaForCausalLM", "Gemma3ForConditionalGeneration", "PhiForCausalLM",
+        "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen3MoeForCausalLM",
+        "MixtralForCausalLM", "DeepseekV3ForCausalLM", "CohereForCausalLM", "StableLmForCausalLM",
+        "Llama4ForConditionalGeneration", "MllamaForConditionalGeneration",
         "LlamaForTokenClassification", "llamaforcausallm"}) {
     EXPECT_THAT(refusal(with("architectures", {architecture})),
                 HasSubstr(std::string("architecture ") + architecture + " is not supported"));
   }
   const std::vector<std::pair<const char*, const char*>> variants{
-      {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope type 'dynamic'"},
+      {R"({"rope_scaling": {"rope_type": "dynamic"}})", "needs factor"},
       {R"({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}})",
-       "rope type 'longrope'"},
+       "short_factor, a list of 8"},
       {R"({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6}})",
        "rope type 'proportional'"},
       {R"({"rope_parameters": {"full_attention": {"rope_type": "default"}, "rope_type": "default", "partial_rotary_factor": 0.75}})",

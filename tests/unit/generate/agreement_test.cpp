@@ -14,6 +14,7 @@
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/stored_type.hpp"
@@ -157,7 +158,8 @@ void score(zero::ShardedModel& model, const std::vector<Text>& texts,
     };
     const at::Tensor got =
         kernels::token_log_probs(hidden.index_select(0, as_tensor(rows)), head, as_tensor(targets),
-                                 temperature > 0 ? temperature : 1, kernels::Entropy::skip)
+                                 temperature > 0 ? temperature : 1, kernels::Entropy::skip,
+                                 kernels::vocabulary_chunk, 0, model.spec().shape.logit_cap)
             .log_probs;
     for (size_t i = 0; i < want.size(); ++i) {
       const float mine = got.const_data_ptr<float>()[i];
@@ -225,6 +227,42 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
   qwen3.architecture = config::Architecture::qwen3;
   expect_equal("Qwen3", random_model(qwen3), 6, 24, 1, {60, 100000});
   expect_equal("long", random_model(shape_of(128, 2, 4, 2, 32, 256, 300)), 2, 600, 1, {100000});
+}
+
+// A small model of each family, with windows smaller than a text, soft caps and every rotation.
+TEST_P(Agreement, FamiliesOfModels) {
+  if (world().size() > 2)
+    GTEST_SKIP() << "what depends on the shape does not depend on the number of ranks";
+  const std::vector<const char*> families{
+      R"("Olmo3", "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],
+         "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64})",
+      R"("Mistral", "sliding_window": 7)",
+      R"("Mistral", "sliding_window": 40, "head_dim": 20)",
+      R"("Ministral3", "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 1e6,
+         "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3})",
+      R"("Qwen2", "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 1)",
+      R"("Gemma2", "sliding_window": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0,
+         "query_pre_attn_scalar": 24)",
+      R"("Gemma3", "sliding_window": 8, "sliding_window_pattern": 2)",
+      R"("Glm")",
+      R"("Glm4", "attention_bias": false, "head_dim": 24)",
+      R"("Phi3", "partial_rotary_factor": 0.75)",
+      R"("Phi3", "sliding_window": 8, "original_max_position_embeddings": 200,
+         "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.1, 1.2, 1, 2, 2, 3],
+                          "long_factor": [1, 1.3, 1.9, 2.6, 3.5, 4, 4.6, 5]})",
+      R"("Cohere2", "sliding_window": 8, "sliding_window_pattern": 2)",
+      R"("Apertus")",
+      R"("Llama", "mlp_bias": true, "attention_bias": true, "rope_scaling": {"type": "dynamic", "factor": 2})"};
+  for (const char* family : families) {
+    const std::string name = std::string(family).substr(1, std::string(family).find('"', 1) - 1);
+    const std::string rest = std::string(family).substr(name.size() + 2);
+    const bool has_head_dim = rest.find("head_dim") != std::string::npos;
+    const config::ModelShape shape = config::parse_model_shape(
+        R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 256, "architectures": [")" +
+        name + R"(ForCausalLM"])" + (has_head_dim ? "" : R"(, "head_dim": 16)") + rest + "}");
+    expect_equal(family, random_model(shape), 7, 40, 1, {60, 100000});
+  }
 }
 
 // Logits in fp32 (model.head_dtype), also where a block of the library's fp32 sums is no multiple

@@ -49,6 +49,78 @@ void export_model(const std::filesystem::path& folder, const ModelSpec& spec,
   out.commit();
 }
 
+std::vector<float> drawn(const ModelSpec& spec, size_t parameter) {
+  const auto& tensor = spec.parameters[parameter].spec;
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  initial_values(spec, parameter, {0, tensor.rows(), 0, tensor.columns()}, 1, values.data());
+  return values;
+}
+
+void expect_drawn(const std::filesystem::path& folder, HeadKind head = HeadKind::language) {
+  const ModelFolder found = open_model(folder);
+  const ModelSpec spec = describe(found.shape, head);
+  EXPECT_THAT(check_weights(spec, *found.weights), ElementsAre());
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    const auto& tensor = spec.parameters[i].spec;
+    std::vector<float> values(static_cast<size_t>(tensor.elements()));
+    load_parameter(spec, i, {0, tensor.rows(), 0, tensor.columns()}, *found.weights, 0,
+                   values.data());
+    EXPECT_EQ(values, drawn(spec, i)) << tensor.name;
+  }
+}
+
+ModelExport::Options in_fp32() {
+  ModelExport::Options options;
+  options.type = StoredType::f32;
+  return options;
+}
+
+TEST(ModelExport, weights_of_one_tensor_come_back) {
+  const Scratch scratch;
+  for (const auto architecture : {config::Architecture::phi3, config::Architecture::glm}) {
+    auto shape = tiny_shape();
+    shape.architecture = architecture;
+    const auto folder = scratch / std::string(config::to_string(architecture));
+    export_model(folder, describe(shape, HeadKind::language), in_fp32());
+    const ModelFolder found = open_model(folder);
+    EXPECT_TRUE(found.weights->contains("model.layers.0.mlp.gate_up_proj.weight"));
+    EXPECT_FALSE(found.weights->contains("model.layers.0.mlp.up_proj.weight"));
+    EXPECT_EQ(found.weights->contains("model.layers.0.self_attn.qkv_proj.weight"),
+              architecture == config::Architecture::phi3);
+    expect_drawn(folder);
+  }
+}
+
+// Names of a text model inside another one, of other programs, and of a model without a head.
+TEST(OpenModel, names_with_a_prefix) {
+  const Scratch scratch;
+  const ModelSpec spec = describe(tiny_shape(), HeadKind::language);
+  for (const auto& [model, head] :
+       {std::pair<const char*, const char*>{"language_model.model.", "language_model."},
+        {"model.language_model.", ""},
+        {"module.model.", "module."},
+        {"_orig_mod.model.", "_orig_mod."},
+        {"", ""}}) {
+    SCOPED_TRACE(model);
+    const auto folder = scratch / (std::string("of_") + model);
+    std::vector<base::TensorSpec> tensors;
+    for (const Parameter& parameter : spec.parameters) {
+      tensors.push_back(parameter.spec);
+      std::string& name = tensors.back().name;
+      name = name.starts_with("model.") ? model + name.substr(6) : head + name;
+    }
+    SafetensorsWriter writer(folder, tensors, StoredType::f32);
+    writer.create();
+    for (size_t i = 0; i < tensors.size(); ++i)
+      writer.write(tensors[i].name, {0, tensors[i].rows(), 0, tensors[i].columns()},
+                   drawn(spec, i).data());
+    writer.sync();
+    writer.commit();
+    base::write_file_atomically(folder / "config.json", config::to_config_json(spec.shape));
+    expect_drawn(folder);
+  }
+}
+
 TEST(OpenModel, a_missing_model_names_the_path_and_what_was_expected) {
   const std::string message =
       error_of(ExitCode::input_missing, [] { open_model("/nonexistent/llama"); });

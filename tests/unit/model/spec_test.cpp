@@ -74,10 +74,25 @@ TEST(Describe, score_head_has_its_own_name_and_one_row) {
   EXPECT_THROW(spec.index_of(Role::lm_head), InternalError);
 }
 
-TEST(Describe, refuses_mlp_biases) {
+TEST(Describe, mlp_biases) {
   auto shape = small_shape();
   shape.mlp_bias = true;
-  EXPECT_THROW(describe(shape, HeadKind::language), UserError);
+  const ModelSpec spec = describe(shape, HeadKind::language);
+  EXPECT_EQ(spec.parameters[spec.index_of(Role::down_bias, 1)].spec.name,
+            "model.layers.1.mlp.down_proj.bias");
+}
+
+TEST(Describe, fused_weights_are_rows_of_one_tensor) {
+  auto shape = small_shape();
+  shape.architecture = config::Architecture::phi3;
+  shape.qkv_bias = shape.o_bias = false;
+  const ModelSpec spec = describe(shape, HeadKind::language);
+  const int64_t all = shape.q_dim() + 2 * shape.kv_dim();
+  const auto stored = [&](Role role) { return *spec.parameters[spec.index_of(role, 1)].stored; };
+  EXPECT_EQ(stored(Role::v).tensor.name, "model.layers.1.self_attn.qkv_proj.weight");
+  EXPECT_EQ(stored(Role::v).tensor.shape, (std::vector<int64_t>{all, shape.hidden}));
+  EXPECT_EQ(stored(Role::v).first_row, shape.q_dim() + shape.kv_dim());
+  EXPECT_EQ(stored(Role::up).first_row, shape.ffn);
 }
 
 TEST(TensorParallelLayout, covers_every_element_once_where_it_is_cut) {
