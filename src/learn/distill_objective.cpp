@@ -19,6 +19,11 @@ namespace {
 
 using at::Tensor;
 
+// A model's own cap of its logits; 0: none.
+Tensor capped(const Tensor& logits, double cap) {
+  return cap == 0 ? logits : at::tanh(logits / cap) * cap;
+}
+
 class DistillObjective final : public Objective {
  public:
   DistillObjective(const config::DistillOptions& options, int64_t kept_logits,
@@ -44,15 +49,13 @@ class DistillObjective final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    VALIDATE(in.logit_cap == 0 && teacher_->spec().shape.logit_cap == 0, ExitCode::configuration,
-             "algo.distill.coef is not supported for a model with a soft cap of logits "
-             "(final_logit_softcapping, which the comparison of distributions does not know): "
-             "choose another model or set algo.distill.coef = 0");
     const Tensor mask = at::ones_like(in.batch.columns, at::kByte);
     const ppo::Normalizer totals{in.totals.targets, in.totals.sequences, 1};
-    const Tensor of_rows = kernels::row_losses(
-        in.hidden.index_select(0, in.batch.rows), in.head_weight,
-        [this](const Tensor& logits, int64_t first) { return compare(logits, first); });
+    const Tensor of_rows =
+        kernels::row_losses(in.hidden.index_select(0, in.batch.rows), in.head_weight,
+                            [this, cap = in.logit_cap](const Tensor& logits, int64_t first) {
+                              return compare(capped(logits, cap), first);
+                            });
     const Tensor divergence = ppo::aggregate(of_rows, mask, in.batch.segments,
                                              config::LossAggregation::token_mean, totals);
     Tensor loss = divergence * options_.coef;
@@ -81,7 +84,8 @@ class DistillObjective final : public Objective {
     }
     for (int64_t first = 0; first < rows; first += chunk) {
       const int64_t count = std::min(chunk, rows - first);
-      const Tensor logits = kernels::row_logits(hidden.narrow(0, first, count), weight);
+      const Tensor logits = capped(kernels::row_logits(hidden.narrow(0, first, count), weight),
+                                   teacher_->spec().shape.logit_cap);
       if (!options_.by_teacher()) {
         logits_.narrow(0, first, count).copy_(logits);
         continue;

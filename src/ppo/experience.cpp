@@ -276,7 +276,8 @@ void spread_rewards(Experience& experience, PipelineReport& report, const Pipeli
   set_advantages(experience, report, kl, options);
   whiten_over_batch(experience, options, sum);
   const config::DistillOptions& distill = options.distill;
-  if (distill.coef > 0 && distill.policy == config::DistillPolicy::advantage) {
+  const bool taught = distill.coef > 0 && distill.policy == config::DistillPolicy::advantage;
+  if (taught && experience.sequences() > 0) {  // else there are no columns
     experience.advantages =
         experience.advantages + teacher_advantages(experience.rollout_log_probs,
                                                    experience.ref_log_probs, experience.mask,

@@ -185,6 +185,10 @@ class Algorithms(ProgramTest):
                     self.assertTrue(math.isclose(lines[1][0][key], lines[2][0][key], rel_tol=1e-4, abs_tol=1e-6), f"{name}: {key}")
                 self.assertEqual(lines[1][0]["kl_loss"] != 0, name.startswith("k"))
 
+        few = [key for key in common if not key.startswith(("rollout.n_", "train.batch", "run.iterations"))]
+        self.succeed("ppo", "ppo.toml", "run.dir=teacher-of-few", *few, "rollout.batch_size=2", "rollout.n_samples_per_prompt=1", "train.batch_size=2",
+                     "run.iterations=1", ranks=3)  # one trainer has no answer
+
     def test_critic_alone_first(self):
         """critic.freezing_steps = 1: two iterations train the critic alone."""
         self.succeed("ppo", "ppo.toml", "run.dir=frozen", "critic.freezing_steps=1", "actor.warmup_ratio=0", "run.iterations=3", ranks=2)
