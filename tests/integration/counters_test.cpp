@@ -195,11 +195,11 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
   const RunFolder run_folder(run.options, world);
   Checkpointing saver(run.options, run.roles, run_folder, at::kCPU, false);
   saver.add({"actor", &run.start.spec, &actor, false});
-  Progress progress;
-  progress.command = "ppo";
-  progress.iteration = 1;
+  RunState state;
+  state.command = "ppo";
+  state.iteration = 1;
   const int64_t sent = test::bytes_given_to_mpi();
-  saver.save(progress, {}, true);
+  saver.save(state, {}, true);
   const int64_t given = test::bytes_given_to_mpi() - sent;
 
   const auto step = run_folder.checkpoints() / checkpoint::folder_name(1);
@@ -331,13 +331,16 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   rollout::PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}, .groups = {}};
   for (const int64_t row : batch.rows) batch.groups.push_back(group_of(request_id(1, row, 0)));
   Samples samples;
-  const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
   std::vector<size_t> mine;
   for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4;
        row += run.roles.replicas())
     mine.push_back(static_cast<size_t>(row));
   generator.begin(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7}, mine);
-  EXPECT_TRUE(generator.finish(1, {.written = written}));
+  generator.begin_stretch();
+  while (generator.writes(1)) {
+    for (const rollout::Finished& one : generator.step()) samples.append(one.sequence);
+  }
+  generator.end_stretch();
   int64_t prompt_tokens = 0;
   int64_t count = 0;
   for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4;

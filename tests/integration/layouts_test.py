@@ -177,6 +177,33 @@ class Layouts(LayoutTest):
         layouts = {"1+1": LAYOUTS["1+1"], "2+1": LAYOUTS["2+1"]}
         self.compare_all(layouts, ["policy_loss", "value_loss", "grad_norm"], overrides)
 
+    def test_deltas_carry_the_changes_of_all_steps(self):
+        """Several optimizer steps between two syncs: what any of them changed is sent, and the memory of both sides is compared."""
+        layout = ["ranks.trainer=1", "ranks.generator=1", "weightsync.shared_memory=never", "model.dtype=bf16", "actor.adam.lr=2e-6",
+                  "run.iterations=3", "train.max_epochs=3", "ckpt.interval=0", "run.log_level=debug"]
+        result = self.succeed("ppo", self.deck, "run.dir=deltas", *layout, ranks=2)
+        self.assertNotIn("sent again", result.text)
+        self.assertGreater(self.metrics("deltas")[0]["optimizer_steps"], 1)
+        self.assertTrue(any("deltas: 1/" in line for line in self.sync_lines("deltas")), self.sync_lines("deltas"))
+        self.succeed("ppo", self.deck, "run.dir=whole", *layout, "weightsync.delta=false", ranks=2)
+        self.assertFalse(any("deltas: 1/" in line for line in self.sync_lines("whole")))
+        for line in self.metrics("deltas"):  # every group changes; the few values of an update this small do not make the whole
+            changed = {key: share for key, share in line["weight_sync"].items() if key.startswith("changed_")}
+            self.assertEqual(set(changed), {"changed_embedding", "changed_head", "changed_layers_0_0", "changed_layers_1_1"})
+            self.assertTrue(all(0 < share < 1 for name, share in changed.items() if name != "changed_head"), changed)
+        self.assertFalse([key for line in self.metrics("whole") for key in line["weight_sync"] if key.startswith("changed_")])
+        self.assertEqual(self.samples("deltas"), self.samples("whole"))
+
+    def test_memory_that_went_wrong_is_healed(self):
+        """A generator's weights change under the run after a sync by deltas: it is seen, everything is sent again, and the run is the same."""
+        layout = ["ranks.trainer=1", "ranks.generator=1", "weightsync.shared_memory=never", "run.iterations=3", "ckpt.interval=0"]
+        self.succeed("ppo", self.deck, "run.dir=sound", *layout, ranks=2)
+        result = self.succeed("ppo", self.deck, "run.dir=healed", *layout, 'fault.at=["nan:1:generator:3"]', ranks=2)
+        self.assertIn("rank 1 differs from the trainers in 1 tensors: model.embed_tokens.weight: all weights are sent again", result.text)
+        self.assertEqual([line.get("healed_syncs", 0) for line in self.metrics("healed")], [0, 1, 1])
+        self.assertNotIn("healed_syncs", self.metrics("sound")[-1])
+        self.assertEqual(self.samples("healed"), self.samples("sound"))
+
 
 if __name__ == "__main__":
     main()

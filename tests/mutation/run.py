@@ -43,9 +43,9 @@ SUITES = {
     "generate_ranks": ("generate_ranks", "*"),
     "checkpoint_unit": ("checkpoint_unit", "*"),
     "counts": ("trireme", "layouts_test.py test_counts_of_a_run"),
-    "deltas": ("trireme", "transports_test.py test_deltas_carry_the_changes_of_all_steps"),
+    "deltas": ("trireme", "layouts_test.py test_deltas_carry_the_changes_of_all_steps"),
     "waves": ("trireme", "waves_test.py test_a_long_pass_takes_what_comes"),
-    "healing": ("trireme", "transports_test.py test_memory_that_went_wrong_is_healed"),
+    "healing": ("trireme", "layouts_test.py test_memory_that_went_wrong_is_healed"),
 }
 
 

@@ -210,7 +210,7 @@ TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
         std::vector<std::vector<float>> sums;
         std::vector<float*> into;
         for (size_t p = 0; p < parameters.size(); ++p) {
-          const auto& [id, offset, per_rank] = parameters[p];
+          const auto& [id, offset, per_rank, trainable] = parameters[p];
           float whole = 0;
           for (int64_t e = 0; e < world.size() * per_rank; ++e) {
             std::memcpy(&whole, weights[p] + e * 4, 4);
