@@ -389,7 +389,9 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
             at, "format_weight = 0 (it would not count)");
   refuse_if(source.length_weight != 0 && source.length_target == 0, at, "length_weight without ",
             at, "length_target");
-  refuse_if(source.rule == Rule::none && source.format_weight == 0 && source.length_weight == 0, at,
+  const bool always_0 =
+      source.rule == Rule::none && source.format_weight == 0 && source.length_weight == 0;
+  refuse_if(always_0 && o_.algo.distill.coef == 0, at,
             "rule = \"none\" with neither format nor length (the reward would always be 0)");
 }
 

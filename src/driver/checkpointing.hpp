@@ -53,6 +53,8 @@ class Checkpointing {
                 at::Device device, bool thread_multiple);
   ~Checkpointing();
 
+  // Checkpoints of another command are refused when one is loaded.
+  void belong_to(std::string command) { command_ = std::move(command); }
   // In the order in which a step changes them: a save in the background is written in it.
   void add(SavedModel model);
 
@@ -117,6 +119,7 @@ class Checkpointing {
   const config::Options& options_;
   const comm::Roles& roles_;
   const RunFolder& folder_;
+  std::string command_;  // empty: any
   std::vector<SavedModel> models_;
   machine::HostMirror mirror_;  // before the writer, which reads it
   checkpoint::SaveSchedule schedule_;

@@ -28,6 +28,7 @@ RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
       checkpoints_(run.options, run.roles, run.folder,
                    machine::state_device(run.options, run.device),
                    run.session.facts().thread_multiple) {
+  checkpoints_.belong_to(std::string(config::to_string(run_.command)));
   for (const SavedModel& model : savable_.models) checkpoints_.add(model);
   run_.policy.plan(iterations_, &checkpoints_);
 }
@@ -41,9 +42,6 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   start.resumed = found.has_value();
   RunState& state = start.state;
   if (found) {
-    VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ",
-             run_.folder.checkpoints().string(), " is one of `trireme ", found->command,
-             "`: choose another run.dir or ckpt.resume = \"never\"");
     state = *found;
     if (run_.leads()) {
       log::info(base::text("resumed after iteration ", state.iteration,
