@@ -16,8 +16,8 @@ namespace trireme::checkpoint {
 void read_back_one(const std::filesystem::path& path, const std::vector<WrittenSlab>& slabs,
                    uint64_t seed);
 
-// Where two ranks' rectangles meet, in two datasets chosen by `seed`, the same on every rank: what
-// each rank knows of its first and last piece.
+// Where two ranks' rectangles meet, in two datasets chosen by `seed`, the same on every rank:
+// each rank's first and last piece.
 struct Borders {
   struct Border {
     base::Block block;  // empty: this rank has none

@@ -1,4 +1,4 @@
-// The command line: what was asked for, before anything starts.
+// The command line, before anything starts.
 #pragma once
 
 #include <filesystem>

@@ -50,7 +50,7 @@ Failure describe_current() {
   } catch (...) { return {to_int(ExitCode::internal), "an exception of an unknown kind"}; }
 }
 
-// Before MPI nobody can ask the others: what all ranks see alike rank 0 says once. A launcher ends
+// Before MPI nobody can ask the others: rank 0 alone says what all ranks see alike. A launcher ends
 // a job when its first process leaves with an error, before it has passed on what another one
 // wrote; so the silent ranks stay a moment, until they are ended. Whoever was not saw something
 // that rank 0 did not (a file that is missing on its node only): the first rank of each node says

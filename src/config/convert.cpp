@@ -242,7 +242,7 @@ std::string read(const Value& value, const Limits& limits, Range& out) {
 std::string read(const Value& value, const Limits& limits, Strings& out) {
   // One text stands for a list of one, which is what people write on the command line.
   if (const auto* text = value.get<std::string>()) {
-    // What a shell or a batch system has left of a list; taken as it is it would be a list of one
+    // A list as a shell or a batch system has left it; taken as it is it would be a list of one
     // odd text.
     if (text->starts_with('[') && text->ends_with(']')) {
       return base::text(

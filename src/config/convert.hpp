@@ -12,7 +12,7 @@
 
 namespace trireme::config {
 
-// What a key allows beyond its type; applies to every element of a list.
+// Limits of a key beyond its type; applies to every element of a list.
 struct Limits {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();

@@ -59,7 +59,7 @@ class Key {
   const Limits& limits() const { return limits_; }
   // Texts take an override's characters as they are: run.name=42 is the text "42".
   bool takes_raw_text() const { return type_->is_text; }
-  // What is wrong, or "".
+  // The problem, or "".
   std::string assign(Root& root, const Value& value) const {
     return type_->read(value, limits_, reinterpret_cast<std::byte*>(&root) + offset_);
   }

@@ -38,7 +38,7 @@ const KeyList<MachineFile>& machine_keys() {
   return all;
 }
 
-// What the keys say together.
+// Rules over several keys.
 void check(const MachineFile& machine, std::string_view name, std::vector<std::string>& mistakes) {
   if (machine.host_memory.count == 0)
     mistakes.push_back(base::text(name, ": host_memory is missing (a node's memory, \"1 TiB\")"));

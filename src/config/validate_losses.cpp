@@ -144,7 +144,7 @@ std::vector<std::string> dpo_mistakes(const Options& options) {
 
 namespace {
 
-// What sft compares, beside the keys that ppo has, too.
+// The keys of sft alone.
 DistillOptions of_distributions(const DistillOptions& distill) {
   DistillOptions out = distill;
   const DistillOptions initial;

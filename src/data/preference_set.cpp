@@ -46,7 +46,7 @@ class PairReader {
     return turns;
   }
 
-  // Where both sides are whole chats: what they have in common is the prompt.
+  // Where both sides are whole chats, their common beginning is the prompt.
   bool read_whole_chats(PreferencePair& pair) {
     auto chosen = whole_chat(keys_.chosen), rejected = whole_chat(keys_.rejected);
     if (!chosen || !rejected) return false;

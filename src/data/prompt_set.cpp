@@ -48,7 +48,7 @@ text::GenerationPrompt asked_opening(const Record& record,
   return closed ? text::GenerationPrompt::without : opening_after(messages);
 }
 
-// What the encoding of a prompt adds to its record.
+// Fields that the encoding of a prompt adds to its record.
 struct EncodedPrompt {
   std::string text;  // PromptRecord::prompt
   std::vector<text::TokenId> ids;

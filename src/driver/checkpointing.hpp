@@ -47,8 +47,8 @@ struct StoredParts {
 
 class Checkpointing {
  public:
-  // Collective. What is saved of the models lives on `device` (state_device()); from a GPU it goes
-  // through host memory, which stays allocated for the run.
+  // Collective. The saved state of the models lives on `device` (state_device()); from a GPU it
+  // goes through host memory, which stays allocated for the run.
   Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder,
                 at::Device device, bool thread_multiple);
   ~Checkpointing();
@@ -59,7 +59,7 @@ class Checkpointing {
   void add(SavedModel model);
 
   // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when
-  // there is none or the deck says never. A name is obeyed once: what the run saves afterwards says
+  // there is none or the deck says never. A name is obeyed once: later saves of the run say
   // so, and the next start goes on from there. `parts` receives the bytes that were stored.
   // Collective.
   std::optional<RunState> resume(StoredParts& parts);
@@ -109,7 +109,7 @@ class Checkpointing {
   // leaves.
   bool finish(int64_t iteration);
   void committed(const checkpoint::SaveReport& report, int64_t iteration);
-  // Before the optimizer changes a parameter of a model: what a save may still read of it. Local.
+  // Before the optimizer changes a parameter of a model that a save may still read. Local.
   void before_change(size_t model, size_t parameter);
   // Bytes that a save in the background may have in copies.
   int64_t most_aside() const;

@@ -32,7 +32,7 @@ class PpoLoop {
   // first.
   std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, RunState& state,
                                           report::IterationMetrics& metrics);
-  // What this trainer learns from; null where the rank is none.
+  // This trainer's batches; null where the rank is none.
   std::optional<learn::Learning> begin_learning(Samples samples,
                                                 const learn::SequenceList& sequences,
                                                 const RunState& state);
@@ -54,8 +54,7 @@ class PpoLoop {
   std::optional<learn::PretrainingTexts> pretraining_;  // actor.ptx_coef
   PpoRoles roles_;
   RolloutPhase rollouts_;
-  std::optional<learn::Unfinished>
-      unfinished_;  // what an earlier start has done of the first iteration
+  std::optional<learn::Unfinished> unfinished_;  // an earlier start's part of the first iteration
   learn::BadBatches bad_batches_;
   RunControl control_;  // last: it saves what stands above
 };

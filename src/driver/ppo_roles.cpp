@@ -83,8 +83,8 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
       trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
   const bool take_turns = run.options.train.async_depth == 0 ? beside_trainers : stands_still;
   caches_take_turns_ = generator && take_turns;
-  roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is
-                          // what they leave
+  roles.world.barrier();      // the weights of all roles of all ranks are there: free memory is now
+                              // what they leave
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as
                               // training makes them
   if (generator) {

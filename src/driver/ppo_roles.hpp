@@ -28,7 +28,7 @@ struct PpoRoles {
 
   // The weights that a new run starts from. Collective over the trainers.
   void load();
-  // What a checkpoint has of them.
+  // Their part of a checkpoint.
   std::vector<SavedModel> saved() const;
   // Trainers to generators. Collective over world.
   void sync_weights(int64_t version);

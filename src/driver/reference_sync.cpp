@@ -71,8 +71,7 @@ void sync_reference(PpoRoles& roles, int64_t iteration) {
   const int64_t every = options.reference.sync_every;
   if (every == 0 || iteration % every != 0) return;
   const fs::path folder = folder_of(roles, iteration);
-  const bool full =
-      options.model.compute() == config::DType::f32;  // what the reference computes in
+  const bool full = options.model.compute() == config::DType::f32;  // the reference's type
   export_model(roles.run.roles, roles.actor_start,
                roles.trainer ? &roles.trainer->actor() : nullptr, nullptr, folder,
                full ? model::StoredType::f32 : model::StoredType::bf16);

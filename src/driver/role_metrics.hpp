@@ -18,7 +18,7 @@
 
 namespace trireme::driver {
 
-// What the trainers know, on every rank: their metrics, their figures of `outcome`, and the state
+// The trainers' results on every rank: their metrics, their figures of `outcome`, and the state
 // that they returned. Collective over world.
 TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
                                    const TrainingState& state, Outcome& outcome);

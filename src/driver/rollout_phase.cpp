@@ -218,7 +218,7 @@ RolloutPhase::Batch& RolloutPhase::begin(int64_t iteration, const std::vector<ui
                      .answers = plan.n});
   }
   std::vector<size_t> mine = hand_out(batch, tasks);
-  // The oldest first where they may begin again: what is due must not wait for a slot.
+  // The oldest first where they may begin again: due sequences must not wait for a slot.
   if (groups_.policy().order == rollout::Order::shortest) std::ranges::sort(mine);
   roles_.generator->begin(
       prompts, {.number = batch.number, .iteration = iteration, .rows = rows, .groups = groups},

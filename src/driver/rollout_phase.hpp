@@ -1,6 +1,6 @@
 // The first half of a PPO iteration: generators write, reward ranks score each sequence as soon as
 // it is finished, and the samples go to the trainers. Sequences go from rank to rank by mailboxes;
-// what is called a batch here are the sequences of one rollout. Batches are learned from in their
+// a batch here is the sequences of one rollout. Batches are learned from in their
 // order; generators may be at several of them (train.async_depth).
 #pragma once
 
@@ -110,7 +110,7 @@ class RolloutPhase {
   // The unfinished sequences of one of them, on generators, which take them on. Collective over
   // these.
   void go_on_with(Batch& batch, const Samples& unfinished);
-  // What a checkpoint has, in the first iteration behind it.
+  // A checkpoint's part, in the first iteration after it.
   void take_back(int64_t iteration);
   // Generators go on as behind a start from a checkpoint. Local.
   void begin_anew();
@@ -171,7 +171,7 @@ class RolloutPhase {
   // Waits for the sequences of the batch that come to this rank; those that are there go through
   // the reference in waves. Collective over the reward ranks.
   void receive(Batch& batch);
-  // What is left to score, by models first. False: the run stops, on all reward ranks alike.
+  // Scores the rest, by models first. False: the run stops, on all reward ranks alike.
   // Collective over the reward ranks.
   bool score(Batch& batch);
   // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run

@@ -1,4 +1,4 @@
-// What a checkpoint has of rollouts, and back.
+// Rollouts in checkpoints: to and from.
 #include "torch/torch.hpp"
 
 #include <algorithm>

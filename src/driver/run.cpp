@@ -70,7 +70,7 @@ Handlers::Handlers(const config::Options& options, const RunFolder& folder, int 
            "without NVTX (its headers come with the CUDA toolkit): build it where they are found, "
            "or set trace.nvtx = false");
   if (rank != 0) return;
-  // What an earlier run left there would be taken for this one's.
+  // Files of an earlier run would be taken for this one's.
   const base::FileWork work{"removal", comm::RunWatch::report_folder(options)};
   std::error_code ignored;
   std::filesystem::remove_all(comm::RunWatch::report_folder(options), ignored);

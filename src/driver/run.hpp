@@ -1,4 +1,4 @@
-// What a run has before its first model: the deck, the roles, the folder, its output, the stop
+// A run before its first model: the deck, the roles, the folder, its output, the stop
 // policy, threads and device.
 #pragma once
 
@@ -33,14 +33,14 @@ struct Run {
   Run(const Run&) = delete;
 
   bool leads() const { return roles.world.rank() == 0; }
-  // The type of exported weights: what the deck says, or with model.dtype = "auto" that of the
+  // The type of exported weights: the deck's, or with model.dtype = "auto" that of the
   // model the run starts from, so that an export does not depend on the processor.
   model::StoredType export_type(const model::ModelSpec& spec) const;
 
   std::optional<trace::Phase> starting{std::in_place,
                                        trace::Name{"start"}};  // until the first iteration
   config::Options options;                                     // model.dtype and data.date settled
-  config::ComputeType asked_type;                              // what the deck says
+  config::ComputeType asked_type;                              // of the deck
   const comm::Session& session;
   config::Command command;
   comm::Roles roles;

@@ -119,7 +119,7 @@ std::optional<ExitCode> RunControl::end_iteration(RunState& state, double second
 void RunControl::save(const RunState& state, bool wait) {
   run_.output.begin("checkpoint", state.iteration, iterations_);
   run_.policy.saving(true);
-  if (run_.leads()) {  // what the checkpoint lies behind
+  if (run_.leads()) {  // before the checkpoint
     const trace::Region phase{"output files", state.iteration, trace::Category::phase};
     const trace::Region region{"sync output files", trace::no_argument, trace::Category::io};
     report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });

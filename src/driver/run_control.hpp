@@ -20,7 +20,7 @@
 
 namespace trireme::driver {
 
-// What a run saves and exports beside its state (driver/run_state.hpp).
+// Models that a run saves and exports beside its state (driver/run_state.hpp).
 struct Savable {
   std::vector<SavedModel> models;
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.

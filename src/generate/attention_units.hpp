@@ -1,4 +1,4 @@
-// What the threads of a step do for attention. Legend: M rows of the step.
+// Units of attention for the threads of a step. Legend: M rows of the step.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a model asks of the pages of its sequences.
+// A model's rules for the pages of its sequences.
 #pragma once
 
 #include <cstdint>

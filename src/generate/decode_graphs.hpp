@@ -3,7 +3,7 @@
 // uploaded to where the recording reads them. The first launch is compared with the same kernels
 // started one by one: where a bit of the batch's logits differs, or recording fails on any rank of
 // the replica, steps are started kernel by kernel from then on. They are filled up in any case:
-// what is computed depends on the batch alone, not on what was recorded.
+// results depend on the batch alone, not on the recording.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,7 +54,7 @@ class DecodeGraphs final : private comm::RecordedCollectives {
     int seen = 0;
     int64_t used = 0;  // the last time; a count of launches
     std::unique_ptr<StepIndices>
-        indices;  // what the recording read: sizes on the host, places on the device
+        indices;  // read by the recording: sizes on the host, places on the device
     std::unique_ptr<Upload> upload;
     std::unique_ptr<kernels::DeviceGraph> graph;
   };

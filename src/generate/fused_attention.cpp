@@ -1,4 +1,4 @@
-// What the fused engine does head by head: norms of heads, rotation, the cache and attention.
+// The fused engine's work head by head: norms of heads, rotation, the cache and attention.
 #include "torch/torch.hpp"
 
 #include <atomic>

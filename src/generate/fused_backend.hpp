@@ -77,7 +77,7 @@ class FusedBackend final : public StepBackend {
     return linear.out == Buffer::logits ? shape_.logit_type : shape_.type;
   }
 
-  // What a thread does of a phase.
+  // A thread's share of a phase.
   void execute(const Phase& phase, const StepBatch& batch, int thread);
   template <class OfRow>
   void by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const;

@@ -69,7 +69,7 @@ at::Tensor FusedOperators::run() {
     }
     run(stage);
     if (stage.kind == model::StageKind::head) continue;
-    // No value outlives the operations that read it: what a product of several weights gave is
+    // No value outlives the operations that read it: outputs of a product of several weights are
     // their memory together.
     for (size_t i = 0; i < values_.size(); ++i) {
       if (i != model::residual.id) values_[i] = at::Tensor();

@@ -1,5 +1,5 @@
-// A model's operations on the rows of a step, on a device and without gradients: what
-// model::run_stage() computes, with several operations by one product or kernel where these exist.
+// A model's operations on the rows of a step, on a device and without gradients:
+// as model::run_stage(), with several operations by one product or kernel where these exist.
 // Values are rounded where it rounds them; products of several weights at once may add in another
 // order. Legend: M rows of the step, S slots of the cache, H query heads, K KV heads, hd head size,
 // D hidden, L layers.
@@ -39,7 +39,7 @@ class FusedOperators {
         values_(spec.values),
         rotations_(spec.values) {}
 
-  // What the head's weight is multiplied with, [logit rows, D]; undefined where no row is wanted.
+  // The input of the head's product, [logit rows, D]; undefined where no row is wanted.
   at::Tensor run();
 
  private:
@@ -73,7 +73,7 @@ class FusedOperators {
   std::vector<std::optional<model::Rotate>> rotations_;  // by value
 };
 
-// What is wrong with the device's kernels for layers of this shape, by LibTorch's operators; empty:
+// Errors of the device's kernels for layers of this shape, by LibTorch's operators; empty:
 // nothing. Waits for the device.
 std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own,
                                     const LocalShape& shape);

@@ -17,7 +17,7 @@ namespace trireme::generate {
 
 using AttendPages = void (*)(const kernels::PagedAttention&);
 
-// What the kernel takes for itself, the same memory in every layer: for calls in the order of one
+// Scratch memory of the kernel, the same in every layer: for calls in the order of one
 // stream.
 struct PagedScratch {
   at::Tensor sums, weights;
@@ -50,7 +50,7 @@ class PagedQueries {
   Upload::Piece query_piece_, chunk_piece_, page_piece_;
 };
 
-// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on
+// Differences of the kernel on this device from LibTorch's attention over gathered pages, on
 // made-up keys and values of so many heads; empty: nothing.
 std::string paged_attention_problem(at::Device device, AttendPages kernel, const LocalShape& shape);
 

@@ -19,7 +19,7 @@ struct Sampler::Row {
   Kind kind = Kind::plain;
   float scale = 1;
   kernels::Truncation truncation;
-  kernels::LogitsRow logits;  // what is drawn from: the request's, or a copy with biases in which
+  kernels::LogitsRow logits;  // the distribution: the request's, or a copy with biases in which
                               // forbidden ids are as good as impossible
   std::vector<std::byte> changed;  // that copy
   std::vector<LogSumExp> after;    // of this rank's slice

@@ -42,8 +42,8 @@ class Scheduler {
 
   // `longest`: tokens that the sequence can have, the prompt's included.
   void add(Request request, int64_t longest);
-  // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it
-  // returns stays valid until the next call of plan(), retire() or preempt_all().
+  // Takes back preempted work, admits new sequences, gives pages to all rows of the step. The
+  // result stays valid until the next call of plan(), retire() or preempt_all().
   StepPlan plan();
   // After the forward pass of a plan: records what was computed, but for guesses. `logits_of` keeps
   // a planned row's logits.

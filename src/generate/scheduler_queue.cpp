@@ -1,5 +1,5 @@
-// What is under way in the scheduler, in which order it waits, and what leaves it before its end:
-// sequences, and pages that are of no use any more.
+// Requests under way in the scheduler, the order in which they wait, and which leave before their
+// end: sequences, and pages that are of no use any more.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>

@@ -1,4 +1,4 @@
-// What the engine asks of the hardware: one forward pass over rows of several sequences, and the
+// The engine's interface to the hardware: one forward pass over rows of several sequences, and the
 // tokens that follow. Rows of a sequence are consecutive positions; a decoding sequence has one
 // row, a prefilling one a chunk. Legend: M rows of the step.
 #pragma once

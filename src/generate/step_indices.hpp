@@ -1,4 +1,4 @@
-// What a step of LibTorch's backend reads by number: everything that the host knows about it, and
+// Indices that a step of LibTorch's backend reads: everything that the host knows about it, and
 // where that lies on the device. Legend: M rows of the step, S positions of a sequence.
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace trireme::generate {
 
-// What a step of decoding is filled up to, so that few different ones are computed: 1, 2, 3, 4, 6,
-// 8, 12, 16, 24 ... of each.
+// Sizes to which a step of decoding is padded, so that few different ones are computed: 1, 2, 3, 4,
+// 6, 8, 12, 16, 24 ... of each.
 struct DecodeShape {
   int64_t rows = 0;
   int64_t chunks = 0;  // of attention over pages

@@ -28,8 +28,8 @@ class TensorSampler {
   at::Device device() const { return device_; }
   // Says what draw() will need on the device.
   void plan(std::span<const DrawRequest> requests, Upload& upload);
-  // What was planned, from logits [rows, this rank's slice] on the device, once the upload is sent;
-  // the same on every rank. Waits for the device once. Collective over the ranks.
+  // Draws the planned tokens from logits [rows, this rank's slice] on the device, once the upload
+  // is sent; the same on every rank. Waits for the device once. Collective over the ranks.
   std::vector<Drawn> draw(const at::Tensor& logits, const Upload& upload);
 
  private:

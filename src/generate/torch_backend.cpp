@@ -254,7 +254,7 @@ void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload&
   sums_of_row_.bytes = (sums_->counters().bytes - before.bytes) / batch.rows();
 }
 
-// What a recording does is counted here, since nothing is called; what was called to record it was
+// A recording's work is counted here, since nothing is called; the calls that recorded it were
 // counted again.
 at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndices& indices,
                                 Upload& upload) {

@@ -1,4 +1,4 @@
-// What a step tells the device: put together on the host, copied at once.
+// A step's data for the device: put together on the host, copied at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -41,7 +41,7 @@ void add_reading(Inputs& inputs, const std::string& key, const std::string& fold
 // Digests of two kinds say nothing of each other: "kind:" stands in front of later ones.
 std::string kind_of(const std::string& digest) { return digest.substr(0, digest.find(':') + 1); }
 
-// Names in `inputs` whose digest is another one than in `saved`; what was not saved cannot be told.
+// Names in `inputs` whose digest is another one than in `saved`; of unsaved ones nothing is known.
 std::vector<std::string> changed_inputs(const Inputs& saved, const Inputs& inputs) {
   std::vector<std::string> out;
   for (const auto& [name, digest] : inputs) {

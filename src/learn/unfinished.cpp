@@ -11,7 +11,7 @@
 namespace trireme::learn {
 namespace {
 
-// What is a sum over trainers; means over steps and counts are the same on all of them.
+// Sums over trainers; means over steps and counts are the same on all of them.
 void add_sums(const UnfinishedPart& from, Learning& to) {
   to.pipeline.kl += from.pipeline.kl;
   to.pipeline.group_std += from.pipeline.group_std;

@@ -37,7 +37,7 @@ void append_scale(Operations& list, Value value, double factor, bool rounded = f
   if (factor != 1) append(list, {Scale{value, factor, rounded}});
 }
 
-// What families have in different ways.
+// Differences of families.
 struct Family {
   Operations (*block)(const config::ModelShape&, int layer, const DecoderValues&);
   NormKind norm = NormKind::rms;

@@ -52,7 +52,7 @@ bool fits(std::string_view name, std::string_view pattern) {
          fits(name.substr(1), pattern.substr(1));
 }
 
-// What is wrong with the writing of a pattern; "": nothing.
+// The mistake in a pattern's writing; "": none.
 std::string misspelled(std::string_view pattern) {
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] == '}' || (pattern[i] == '{' && !number_range(pattern.substr(i))))

@@ -12,7 +12,7 @@ namespace trireme::model {
 namespace {
 
 // Of everything before the tensors' data: vocabularies, merges, templates. The largest known has 20
-// MiB; what is read from it takes at most eight times as much memory.
+// MiB; its values take at most eight times as much memory.
 constexpr uint64_t max_header = uint64_t{256} << 20;
 constexpr uint64_t max_metadata = 1 << 16;
 constexpr uint64_t max_tensors = 1 << 20;

@@ -118,7 +118,7 @@ void KeptFiles::take_folder(const fs::path& folder, bool tokenizer_only, bool to
     const bool of_tokenizer = is_tokenizer_file(name);
     if (tokenizer_only && !of_tokenizer) continue;
     if (SafetensorsWriter::is_weight_file(name)) continue;  // written anew
-    if (name.starts_with(".trireme-")) continue;            // what the tools of this program note
+    if (name.starts_with(".trireme-")) continue;            // notes of this program's tools
     if (of_tokenizer && !tokenizer_too) {
       leave(name, "the tokenizer is that of another folder");
       continue;

@@ -30,8 +30,8 @@ T* at_element(const at::Tensor& x, int64_t element) {
   return static_cast<T*>(const_cast<void*>(x.const_data_ptr())) + element;
 }
 
-// One KV group of the sequence that begins at token `first`: what one thread does alone, or all of
-// them together.
+// One KV group of the sequence that begins at token `first`: the work of one thread alone, or of
+// all together.
 struct Task {
   int64_t first, tokens, group;
 };

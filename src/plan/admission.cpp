@@ -46,7 +46,7 @@ Pool make_pool(std::span<const RankNeed> all, Place place, std::vector<int> rank
   return pool;
 }
 
-// One step of a change: what it is called and what it does to the job.
+// One step of a change: its name and its effect on the job.
 struct Change {
   std::string text;
   std::function<void(config::Options&)> options;

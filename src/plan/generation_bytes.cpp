@@ -33,7 +33,7 @@ int64_t block(const GenerationStep& s) {
          std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, rotating});
 }
 
-// What is there beside gathered keys and values: nothing of the feed-forward part. Beside rows that
+// Memory beside gathered keys and values: nothing of the feed-forward part. Beside rows that
 // attend in place, queries and results of prompts' rows are apart.
 int64_t attending(const GenerationStep& s) {
   return s.rows * s.element_bytes *
@@ -81,7 +81,7 @@ int64_t indices(const GenerationStep& s) {
 }
 
 // A step in which all sequences decode, filled up to one of the sizes (generate/step_indices.hpp):
-// by half at most. What it is uploaded to has room to grow (generate/decode_graphs.cpp).
+// by half at most. Its device buffer has room to grow (generate/decode_graphs.cpp).
 int64_t recorded(GenerationStep s) {
   const auto filled_up = [](int64_t count) { return base::ceil_div<int64_t>(3 * count, 2); };
   s.rows = s.running = filled_up(s.running);

@@ -45,9 +45,9 @@ struct GenerationBytes {
   int64_t gathered = 0;  // keys and values of a layer
   int64_t logits = 0;    // they stay until the next step
   int64_t parts = 0;     // fp32 sums of chunks of positions, of attention in place
-  int64_t indices = 0;   // what a step uploads
+  int64_t indices = 0;   // a step's upload
   int64_t draws = 0;     // scratch memory that stays
-  int64_t recorded = 0;  // of recorded steps: what they write, twice since they are done once
+  int64_t recorded = 0;  // outputs of recorded steps, twice since they are done once
                          // before; numbers, logits and a page. Not CUDA's own
   int64_t rotation = 0;  // tables
 };

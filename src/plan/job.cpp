@@ -128,7 +128,7 @@ class RankLedger {
                  Accuracy::estimate, 0, Kind::libraries});
   }
 
-  // Not before the first pass: what a generator takes a share of is free until then.
+  // Not before the first pass: a generator takes its share of free memory before.
   void allocator() {
     const PhaseSet working = every_phase & ~phase_bit(Phase::start);
     const int64_t tensors = ledger_.peak(Place::device, Kind::tensors);
@@ -429,7 +429,7 @@ class RankLedger {
                element() * shard_elements(job_.models.actor, ranks));
   }
 
-  // What an optimizer step overtakes of a save in the background (ckpt.copy_aside).
+  // The part of a background save that an optimizer step overtakes (ckpt.copy_aside).
   void copies_aside(int ranks) {
     if (!options().ckpt.background) return;
     int64_t stage = 0, all = 0;

@@ -57,7 +57,7 @@ int64_t flash_backward(const PassWork& work) {
          (w.heads == w.kv_heads ? 0 : values(work, 2 * w.q));
 }
 
-// What stands while a block is differentiated: what it saved (the feed-forward part's until that is
+// Memory while a block is differentiated: its saved tensors (the feed-forward part's until that is
 // through), its output, the gradient of that, and either the gradients of gate and up beside that
 // of their product, or one of these with a weight's; later those of attention.
 int64_t device_block_backward(const PassWork& work) {

@@ -45,7 +45,7 @@ class Staging {
   }
 
  private:
-  // What is counted of a rank.
+  // Counts of a rank.
   struct Count {
     int64_t rings = 0, mapped = 0;
     int64_t sent = 0, taken = 0;   // flows by messages

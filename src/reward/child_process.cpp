@@ -99,8 +99,8 @@ std::string start_problem(const std::string& program, int error) {
 // The death signal of Linux (PR_SET_PDEATHSIG) would reach the child alone, not what it started,
 // and only if it is set between fork and exec, which a process with MPI, a device and threads
 // should not do by itself. The end of a pipe is seen however this process ends. A shell is on every
-// machine; what it is given is a number. It has a session of its own and all signals blocked: what
-// a launcher sends to the job's processes does not reach it, SIGKILL does.
+// machine; it is given a number. It has a session of its own and all signals blocked: signals that
+// a launcher sends to the job's processes do not reach it, SIGKILL does.
 ProcessGuard::ProcessGuard(pid_t group) {
   Pipe pipe = make_pipe();
   SpawnSetup setup(pipe.read.get(), POSIX_SPAWN_SETSID);

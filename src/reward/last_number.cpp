@@ -44,7 +44,7 @@ bool is_millions(std::string_view digits) {
                                           [](std::string_view group) { return group.size() == 3; });
 }
 
-// Without currency and separators; what is not one number does not parse.
+// Without currency and separators; text other than one number does not parse.
 std::optional<base::Decimal> value_of(std::string_view found) {
   std::string digits;
   if (found.starts_with(minus_sign)) {

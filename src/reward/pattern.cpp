@@ -75,7 +75,7 @@ bool is_power_of_ten(int64_t count) {
 }
 
 // Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's
-// limit does not match: what a model writes must not stop the run. The stack of the JIT's code is
+// limit does not match: a model's text must not stop the run. The stack of the JIT's code is
 // no such limit: it is full after some thousand rounds of a group, which the interpreter keeps on
 // the heap.
 template <class Code>

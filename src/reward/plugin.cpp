@@ -163,7 +163,7 @@ class PluginSource : public Source {
     return ready > 0;
   }
 
-  // Its next process is asked for what is missing; what has failed too often is dealt with as the
+  // Its next process is asked for the rest; requests that failed too often are dealt with as the
   // deck says.
   void failed(PluginChild& child, const ChildFailure& failure) {
     std::vector<uint64_t> missing = child.stop();

@@ -123,8 +123,7 @@ size_t PluginChild::write_some(std::string_view text) {
   if (n >= 0) return static_cast<size_t>(n);
   if (errno == EAGAIN || errno == EINTR) return 0;
   if (errno == EPIPE)
-    return text
-        .size();  // it reads no more: what it still answers, or its end, comes by the other pipe
+    return text.size();  // it reads no more; its last answers, or its end, come by the other pipe
   base::throw_errno(errno, "write to the reward plugin", setup_.command[0]);
 }
 

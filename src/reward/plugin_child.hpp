@@ -28,7 +28,7 @@ struct ChildFailure {
 
 class PluginChild {
  public:
-  // What all processes of a plugin have in common.
+  // Settings shared by all processes of a plugin.
   struct Setup {
     std::string name;  // of the source, for messages
     std::vector<std::string> command;
@@ -62,7 +62,7 @@ class PluginChild {
   // Nobody listened to it for a while: its deadline starts anew.
   void pardon() { quiet_.restart(); }
 
-  // Ends the process. What it has not answered, in the order of asking; that is no longer its own.
+  // Ends the process. Returns its unanswered requests, in the order of asking.
   std::vector<uint64_t> stop();
   // Earliest start of the next process, from now on.
   void start_in(double seconds);

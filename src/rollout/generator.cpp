@@ -179,7 +179,7 @@ void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t numb
   const bool truncated =
       sampling.temperature > 0 &&
       kernels::Truncation{sampling.top_p, sampling.top_k, sampling.min_p}.active(spec_.shape.vocab);
-  // A checkpoint of a run that did not truncate yet: what is written was drawn from the full
+  // A checkpoint of a run that did not truncate yet: its tokens were drawn from the full
   // distribution.
   if (truncated && request.begun.sample_log_probs.empty())
     request.begun.sample_log_probs = request.begun.log_probs;

@@ -93,7 +93,7 @@ class Renderer {
   Value call_function(const Expression& expression, const Value& function, Arguments arguments);
   Arguments arguments(const Expression& expression, std::string callee);
 
-  // Macros may call themselves: what is evaluated within each other is bounded.
+  // Macros may call themselves: the depth of evaluation is bounded.
   class Deeper {
    public:
     Deeper(Renderer& renderer, size_t at);
@@ -109,7 +109,7 @@ class Renderer {
   Environment globals_;
   Environment* current_ = &globals_;
   std::vector<std::unique_ptr<Environment>> kept_;
-  const Value* piped_ = nullptr;  // what the filters of a block work on
+  const Value* piped_ = nullptr;  // input of a block's filters
   std::string date_;
   int depth_ = 0;
   std::string out_;

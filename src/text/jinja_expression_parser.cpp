@@ -334,7 +334,7 @@ ExpressionPtr ExpressionParser::filtered(ExpressionPtr value) {
       value = filter(std::move(value), at);
     } else if (take_word("is")) {
       value = test(std::move(value), at);
-    } else if (take_symbol("(")) {  // what a filter gives is called
+    } else if (take_symbol("(")) {  // calls a filter's result
       auto made = node(Expression::Kind::call, at);
       add(*made, std::move(value));
       arguments(*made);

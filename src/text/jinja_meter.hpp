@@ -1,4 +1,4 @@
-// What one rendering may cost. A template comes with a model from a stranger: everything that takes
+// Limits of one rendering. A template comes with a model from a stranger: everything that takes
 // time or memory in proportion to values is charged here before it is done.
 #pragma once
 

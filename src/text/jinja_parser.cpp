@@ -199,7 +199,7 @@ class Parser : private ExpressionParser {
     }
   }
 
-  // {% macro name(a, b=1) %}: what is in it is rendered where it is called.
+  // {% macro name(a, b=1) %}: its body is rendered where it is called.
   void macro_block(Statement& statement) {
     statement.kind = Statement::Kind::macro;
     statement.names.push_back(expect_name());

@@ -20,7 +20,7 @@ using List = std::vector<Value>;
 using Members = std::vector<std::pair<std::string, Value>>;  // in order of insertion
 
 struct Undefined {
-  std::string name;  // what was looked up, for messages
+  std::string name;  // looked up; for messages
   static Undefined of(std::string_view name) { return {std::string(name.substr(0, 100))}; }
 };
 struct None {};
@@ -57,7 +57,7 @@ struct Array {
   List items;
   Extent extent;
   Form form = Form::list;
-  mutable size_t taken = 0;  // of a generator: what was read from it is gone
+  mutable size_t taken = 0;  // of a generator: items already read, which are gone
 };
 // A mapping; `assignable` for namespace(), whose attributes templates may set. Namespaces do not
 // hold namespaces: so there are no cycles, and no value is deeper than two extents and the
@@ -115,7 +115,7 @@ class Value {
   bool is_builtin() const { return std::holds_alternative<Builtin>(data_); }
   bool is_macro() const { return std::holds_alternative<Macro>(data_); }
   bool is_object() const { return std::holds_alternative<std::shared_ptr<Object>>(data_); }
-  // A list, a tuple or a range: what has a length and items by their places.
+  // A list, a tuple or a range: it has a length and items by their places.
   bool is_indexed() const { return is_list() && form() <= Form::range; }
   bool is_tuple() const { return is_list() && (form() == Form::tuple || form() == Form::group); }
 
@@ -172,7 +172,7 @@ struct JsonStyle {
 std::string to_json(const Value& value, const JsonStyle& style, const Place& place,
                     std::string& problem);
 // Python's str() of a value, for lists and mappings the text that Python prints. Charged. Fails for
-// what has no text of its own, as functions and generators.
+// values without a text of their own, as functions and generators.
 std::string to_text(const Value& value, const Place& place);
 // Python's repr().
 std::string to_repr(const Value& value, const Place& place);

@@ -9,7 +9,7 @@
 namespace trireme::text {
 namespace {
 
-// Names that mean something else: what every template is given, and arguments of HF's
+// Names that mean something else: variables of every template, and arguments of HF's
 // apply_chat_template that are not variables.
 constexpr std::array reserved{"messages",
                               "conversation",

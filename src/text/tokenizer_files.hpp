@@ -38,7 +38,7 @@ struct TokenizerModel {
   Normalizer normalizer;
   Decoder decoder;
   std::vector<AddedToken> added;
-  std::vector<TokenId> prefix;  // what the post-processor puts in front
+  std::vector<TokenId> prefix;  // put in front by the post-processor
   std::vector<TokenId> suffix;  // and behind
   uint64_t rules = 0;           // encoding_rules() of the file
 };
@@ -47,7 +47,7 @@ TokenizerModel read_tokenizer_json(const Json& json, const std::string& file);
 // A digest of what the file says about how texts become tokens, beside the vocabulary and the added
 // tokens: model, merges, normaliser, pre-tokeniser. Equal for files that say the same in another
 // way: another order of keys, merges as texts or lists, defaults written out, sequences in
-// sequences. What a part of a type that is not known here says counts as it is written.
+// sequences. A part of an unknown type counts as it is written.
 uint64_t encoding_rules(const Json& json);
 
 // The files beside it, as far as they exist (null otherwise).

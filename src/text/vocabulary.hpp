@@ -32,7 +32,7 @@ class Vocabulary {
 
  private:
   std::vector<std::string> tokens_;  // as in the file
-  std::vector<std::string> bytes_;   // what they decode to
+  std::vector<std::string> bytes_;   // their decoded bytes
   std::vector<char> present_;
   std::vector<char> special_;
   TextMap<TokenId> ids_;

@@ -1,8 +1,8 @@
 // The output of `trireme generate`, which a run that was cut off leaves in a state from which the
 // next one goes on.
 //
-// Beside OUTPUT.partial, which takes the answers as they finish, is OUTPUT.job: what they are
-// answers to. A run that finds both, with the same job, keeps the lines that are whole and adds
+// Beside OUTPUT.partial, which takes the answers as they finish, is OUTPUT.job: the task that they
+// answer. A run that finds both, with the same job, keeps the lines that are whole and adds
 // what is missing. When all are there OUTPUT.partial becomes OUTPUT, with a record as every output
 // of a tool (job_record.hpp). Draws depend on nothing but seed, prompt and sample, so an answer
 // that is written a second time is the same one, and nothing that is damaged has to be kept.

@@ -210,8 +210,7 @@ void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
   const driver::RunState state = driver::run_state_from_json(reader.state());
-  if (state.command == "rm")
-    part.head = model::HeadKind::score;  // what it trains is a reward model
+  if (state.command == "rm") part.head = model::HeadKind::score;  // it trains a reward model
   const ModelSource source = source_of(command, state.deck);
   require_there(source.model, source.key, folder);
   std::error_code error;

@@ -205,7 +205,7 @@ class GenerateTool {
   }
 
   generate::EngineOptions engine_options() const {
-    world_.barrier();  // the weights of all ranks are there: what is free now is for KV caches
+    world_.barrier();  // the weights of all ranks are there: KV caches take the rest
     generate::EngineOptions options;
     options.threads = threads_.count;
     options.cpus = threads_.cpus;
@@ -265,7 +265,7 @@ class GenerateTool {
     return line.str() + "\n";
   }
 
-  // What has come from the replicas, rank 0's own among them; how many letters.
+  // Answers of the replicas, rank 0's own among them; how many letters.
   int64_t collect() {
     int64_t letters = 0;
     for (; const auto letter = mail_.take(); ++letters) {

@@ -243,7 +243,7 @@ OutputFolder::OutputFolder(const fs::path& path, const InputPaths& inputs, Exist
            " has files and is not what a run of this program has left: remove it, or name another "
            "output");
   base::write_file_atomically(writing_ / mark, "being written by trireme\n");
-  clear(writing_, mark);  // what a run that did not come to its end has left
+  clear(writing_, mark);  // left by a run that did not come to its end
   unfinished_ = true;
 }
 

@@ -1,4 +1,4 @@
-// `trireme plan`: what the job of a deck would hold in memory and, by a model, how long an
+// `trireme plan`: the memory that the job of a deck would hold and, by a model, how long an
 // iteration would take, before it is submitted. One process, no MPI, no weights.
 #include <algorithm>
 #include <cstdio>

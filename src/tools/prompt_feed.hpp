@@ -15,7 +15,7 @@
 
 namespace trireme::tools {
 
-// What the first reading finds.
+// Findings of the first reading.
 struct PromptSurvey {
   int64_t prompts = 0;
   int64_t longest = 0;  // tokens

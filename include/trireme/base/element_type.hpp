@@ -1,4 +1,4 @@
-// What models compute with, and how their weights lie in memory: one type for all modules. What
+// The type in which models compute and their weights lie in memory: one type for all modules. What
 // files and messages may hold besides is theirs (model::StoredType, comm::DType). Kernels have two
 // forms and choose by `== f32`: whoever adds a type goes through these.
 #pragma once

@@ -17,7 +17,7 @@
 
 namespace trireme::comm {
 
-// What a rank does after a wait or a micro-batch.
+// A rank's next action after a wait or a micro-batch.
 enum class Then : uint8_t { go_on, leave };
 
 // Whether it may leave there.

@@ -53,7 +53,7 @@ class SharedWindow {
   int64_t total_bytes() const { return offsets_.empty() ? 0 : offsets_.back(); }
   bool valid() const { return base_ != nullptr; }
   // "memfd, 4 KiB pages, one NUMA node" or the like, for the log: as the kernel reports it, not
-  // what was asked for.
+  // as asked for.
   const std::string& kind() const { return kind_; }
 
  private:

@@ -81,7 +81,7 @@ struct Words<DType> {
 };
 constexpr int bytes_per_element(DType dtype) { return static_cast<int>(base::size_of(dtype)); }
 
-// What a deck says about the type in which models compute. `automatic` is settled before the first
+// The deck's choice of the type in which models compute. `automatic` is settled before the first
 // model is made (machine/compute_type.hpp); compute_type() takes settled values only.
 enum class ComputeType { automatic, fp32, bf16 };
 template <>
@@ -113,7 +113,7 @@ struct Words<PinThreads> {
   static constexpr std::string_view list[] = {"auto", "never"};
 };
 
-// What a run does whose planned memory is more than there is.
+// Whether a run starts that plans more memory than there is.
 enum class MemoryCheck { refuse, warn };
 template <>
 struct Words<MemoryCheck> {
@@ -245,8 +245,8 @@ template <>
 struct Words<CorrectionMode> {
   static constexpr std::string_view list[] = {"clip", "mask"};
 };
-// What is compared with the threshold: the weight itself (its geometric mean at sequence level), or
-// a divergence of the two.
+// The quantity that the threshold bounds: the weight itself (its geometric mean at sequence level),
+// or a divergence of the two.
 enum class CorrectionGate { ratio, binary_kl, tv };
 template <>
 struct Words<CorrectionGate> {
@@ -283,7 +283,7 @@ struct Words<RewardKind> {
   static constexpr std::string_view list[] = {"rule", "model", "plugin"};
 };
 
-// What a run does about a request that a plugin does not answer: end, go on asking, or do without
+// Consequences of a request that a plugin does not answer: end, go on asking, or do without
 // its prompt.
 enum class PluginOutage { stop, wait, skip };
 template <>

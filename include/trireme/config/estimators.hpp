@@ -26,7 +26,7 @@ enum class Estimator {
   reinforce_plus_plus_baseline_kl
 };
 
-// What a reward is compared with before it is spread over the tokens.
+// The baseline of a reward before it is spread over the tokens.
 enum class Comparison : uint8_t {
   nothing,
   group,  // the other answers to the same prompt: rollout.n_samples_per_prompt > 1 is needed

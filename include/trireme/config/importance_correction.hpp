@@ -1,4 +1,4 @@
-// What a deck's algo.advantage.is_correction_* mean.
+// The meaning of a deck's algo.advantage.is_correction_*.
 #pragma once
 
 #include "trireme/config/options.hpp"

@@ -92,7 +92,7 @@ struct AdamOptions {
   bool operator==(const AdamOptions&) const = default;
 };
 
-// What one optimizer trains, its gradient clip and learning-rate schedule; actor and critic have
+// One optimizer's parameters, its gradient clip and learning-rate schedule; actor and critic have
 // the same keys.
 struct OptimizerOptions {
   AdamOptions adam;
@@ -378,7 +378,7 @@ struct WeightSyncOptions {
 
 struct CkptOptions {
   SaveInterval interval{10};   // 0: only when the run stops
-  double failure_rate = 2e-5;  // of one rank, an hour: what an automatic interval reckons with
+  double failure_rate = 2e-5;  // of one rank, an hour; for automatic intervals
   int64_t keep = 3;
   std::string resume = "auto";  // auto | never | a checkpoint folder
   std::string path;             // empty: <run.dir>/ckpt

@@ -17,8 +17,8 @@ namespace trireme::config {
 std::vector<int> block_nodes(int ranks, int per_node);
 
 // Ranks of each generator replica, [replica][tensor-parallel rank], replicas in the order of their
-// first ranks. A replica stays inside a node wherever the node has `degree` generators left; what
-// remains of the nodes is joined in rank order. `degree` must divide the number of generators.
+// first ranks. A replica stays inside a node wherever the node has `degree` generators left; the
+// rest of the nodes is joined in rank order. `degree` must divide the number of generators.
 std::vector<std::vector<int>> replica_groups(std::span<const int> generators,
                                              std::span<const int> node_of_rank, int degree);
 

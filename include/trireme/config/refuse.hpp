@@ -1,5 +1,5 @@
-// What each key allows by itself and a run must not start with: refused by name before anything
-// starts.
+// Combinations that each key allows by itself and no run can start with: refused by name before
+// anything starts.
 #pragma once
 
 #include "trireme/config/options.hpp"

@@ -35,7 +35,7 @@ constexpr Remarks bit(Remark remark) {
 struct Prompt {
   std::vector<text::Message> messages;  // empty: plain text
   std::string variables;                // of messages: JSON object for the chat template, or ""
-  std::string text;  // what is encoded; of messages the rendered text with the generation prompt
+  std::string text;  // to encode; of messages the rendered text with the generation prompt
   std::vector<text::TokenId> ids;
   Remarks remarks = 0;
 };

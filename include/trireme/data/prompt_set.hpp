@@ -94,9 +94,9 @@ struct RemarkLine {
 };
 std::vector<RemarkLine> describe_remarks(const SetCounts& counts, const SetOptions& options);
 
-// Processes that load the same files at the same time and encode a share of the records each. What
-// a process gets from another one it takes only where both have read the same line, so each has
-// what it would have alone.
+// Processes that load the same files at the same time and encode a share of the records each.
+// Records of another process are taken only where both have read the same line, so each has what it
+// would have alone.
 struct EncodingTeam {
   int rank = 0, size = 1;
   // The bytes of all, in order of their ranks; the same number of calls on each. Null: one process.
@@ -240,7 +240,7 @@ class InputReader {
  public:
   explicit InputReader(const std::filesystem::path& file) : file_(file.string()), lines_(file) {}
 
-  // Goes to the next line; false at the end of the file. What is only passed over is not parsed.
+  // Goes to the next line; false at the end of the file. Lines that are passed over are not parsed.
   bool advance();
   // What stands there. Throws UserError(bad_data) with file:line.
   InputRecord record() const;

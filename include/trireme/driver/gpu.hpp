@@ -1,4 +1,4 @@
-// What the GPU variant of the program adds. It lives in a library of its own (trireme_driver_cuda),
+// Additions of the program's GPU variant. It lives in a library of its own (trireme_driver_cuda),
 // which links LibTorch's CUDA libraries and NCCL, so that programs for CPUs load neither.
 #pragma once
 

@@ -33,7 +33,7 @@ std::optional<BestCheckpoint> better_checkpoint(const config::CkptOptions& ckpt,
 std::optional<std::string> early_end(const config::CkptOptions& ckpt,
                                      const config::EvalOptions& eval, const RunState& state);
 
-// What follows an iteration.
+// Actions after an iteration.
 struct AfterIteration {
   job::StopReason leave = job::StopReason::none;  // saves and leaves with it
   bool save = false;

@@ -12,7 +12,7 @@
 
 namespace trireme::generate {
 
-// How long answers were, for each row of the prompt set and for all; what was written last counts
+// How long answers were, for each row of the prompt set and for all; the latest count
 // most.
 class AnswerLengths {
  public:

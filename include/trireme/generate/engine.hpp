@@ -108,7 +108,7 @@ struct StepOutput {
   std::vector<Result> finished;
 };
 
-// What the deck's generate.backend is here.
+// The backend that the deck's generate.backend means here.
 BackendKind backend_kind(config::GenerateBackend backend);
 
 class Engine {
@@ -132,7 +132,7 @@ class Engine {
   StepOutput step();
   bool idle() const;  // nothing waits, nothing runs
   int64_t unfinished() const;
-  // What is written so far of each unfinished request, in id order; nothing of some.
+  // Tokens written so far of each unfinished request, in id order; nothing of some.
   std::vector<Result> standing() const;
   // Ids of the unfinished requests, in the order in which they get slots.
   std::vector<uint64_t> queue() const;
@@ -144,7 +144,7 @@ class Engine {
   // Puts requests that wait into this order, those that it does not name behind. All ranks of the
   // replica alike.
   void arrange(std::span<const uint64_t> order);
-  // Forgets what it has computed, not what it has written: what it does from now on depends on the
+  // Forgets what it has computed, but not its tokens: from now on its steps depend on the
   // requests and their order alone. Keys and values of running sequences are computed again. Local.
   void begin_anew();
 

@@ -1,4 +1,4 @@
-// What the engine is asked for and what it answers: token ids only; text is the caller's.
+// Requests to the engine and its answers: token ids only; text is the caller's.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct Request {
   // when there are more than min_new_tokens. A stop string's streaming decoder lives behind it. All
   // tensor-parallel ranks must give the same answers.
   std::function<bool(int32_t token)> stop;
-  // What an engine has written of it before (Engine::standing): it goes on behind that.
+  // Tokens that an engine wrote before (Engine::standing); generation goes on behind them.
   Result begun;
 };
 

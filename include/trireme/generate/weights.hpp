@@ -22,8 +22,9 @@ enum class Place : uint8_t { host, device };
 class GeneratorWeights {
  public:
   // Rank `rank` of `degree`; allocates zeroed storage, 64-byte aligned per parameter, on huge pages
-  // where allowed. Host memory is touched at once: what is free afterwards is free. Throws
-  // UserError(configuration) as model::tensor_parallel_layout does, out_of_memory with the size.
+  // where allowed. Host memory is touched at once, so memory that is free afterwards stays free.
+  // Throws UserError(configuration) as model::tensor_parallel_layout does, out_of_memory with the
+  // size.
   GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank = 0, int degree = 1,
                    Place place = Place::host);
   // The same without storage of its own: alias() gives the pointers before the first use.

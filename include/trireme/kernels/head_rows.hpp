@@ -1,4 +1,4 @@
-// The head's passes over a chunk of logits on whatever computes them, as functors (exec.hpp): what
+// The head's passes over a chunk of logits on whatever computes them, as functors (exec.hpp), like
 // log_sum_exp.hpp does on hosts, a row of logits in the same sixteen lanes, so that without fused
 // multiply-add log-probs and gradients have the host's bits. Logits are read where they lie and
 // become their gradient there: nothing of their size is made beside them. Legend: N rows, C ids of

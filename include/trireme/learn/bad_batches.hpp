@@ -1,4 +1,4 @@
-// What an optimizer step had learned from whose gradient is not finite: kept for a look at it.
+// Batches of optimizer steps whose gradient is not finite, kept for inspection.
 #pragma once
 
 #include <cstdint>

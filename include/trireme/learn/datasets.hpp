@@ -19,7 +19,7 @@ text::SpecialTokens special_tokens_of(config::AddSpecialTokens choice);
 // Throws UserError(configuration) where that cannot be used. Local.
 text::Tokenizer load_tokenizer(const config::Options& options);
 
-// What the [data] section says about `files`; `max_tokens` limits the prompt or the whole sequence.
+// The [data] section's settings for `files`; `max_tokens` limits the prompt or the whole sequence.
 data::SetOptions set_options(const config::Options& options, const config::Strings& files,
                              int64_t max_tokens);
 

@@ -17,11 +17,11 @@ class Divergence {
     double kl, entropy, reward;
   };
   // After each iteration. Throws UserError(internal) on all of them when limits were passed in
-  // train.divergence.patience iterations in a row; what was saved before stays.
+  // train.divergence.patience iterations in a row; earlier saves stay.
   void look_at(const Signs& now);
 
  private:
-  // What is beyond its limit, in words; empty: nothing.
+  // Names what is beyond its limit; empty: nothing.
   std::string complaint(const Signs& now) const;
 
   config::DivergenceOptions limits_;

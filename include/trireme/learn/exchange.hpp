@@ -16,7 +16,7 @@
 
 namespace trireme::learn {
 
-// What the ranks of a role know of every sequence of the rollout; in id order.
+// Facts about every sequence of the rollout that all ranks of a role know; in id order.
 struct ListedSequence {
   uint64_t id = 0;
   int64_t tokens = 0;

@@ -1,4 +1,4 @@
-// What a run reads, as digests by deck key: a checkpoint keeps them beside the deck, and a later
+// A run's inputs as digests by deck key: a checkpoint keeps them beside the deck, and a later
 // start notices other files under the same names.
 #pragma once
 
@@ -19,7 +19,7 @@ using Inputs = std::vector<std::pair<std::string, std::string>>;
 inline constexpr const char* frozen_of_actor = "model.path.weights";
 inline constexpr const char* frozen_of_critic = "critic.path.weights";
 
-// What every command reads beside its rows: the tokenizer, what config.json says of the model that
+// Inputs of every command beside its rows: the tokenizer, what config.json says of the model that
 // is trained, its weights and the critic's where some are frozen (checkpoints do not hold those),
 // weights and config.json of the reference and of reward models, and how reward models read texts.
 // `critic` may be null. Local, for rank 0.
@@ -33,7 +33,7 @@ struct RunContent {
   Inputs inputs;     // empty: not known
 };
 
-// What is otherwise now than when the checkpoint was saved: conduct is told; meaning is refused,
+// Differences from the inputs at the save: conduct is told; meaning is refused,
 // UserError(configuration) with all changed keys, unless `allowed` (ckpt.allow_changes) has its key
 // or the table that it lies in. Local, for rank 0.
 void check_changes(const RunContent& saved, const RunContent& now, const config::Strings& allowed);

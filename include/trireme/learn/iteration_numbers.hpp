@@ -1,4 +1,4 @@
-// What an iteration is reported with, as far as samples and updates tell it. Everything here is
+// Metrics of an iteration that follow from samples and updates. Everything here is
 // collective over the communicator that it takes.
 #pragma once
 

@@ -7,7 +7,7 @@
 
 namespace trireme::learn {
 
-// What the pipeline of a trainer's sequences adds to the metrics: sums over them.
+// Sums over a trainer's sequences that go into the metrics.
 struct PipelineTotals {
   double kl = 0;
   double group_std = 0;
@@ -17,7 +17,7 @@ struct PipelineTotals {
 };
 PipelineTotals totals_of(const ppo::PipelineReport& report);
 
-// An iteration's learning on this trainer as far as it has come: what is there before the first
+// An iteration's learning on this trainer as far as it has come: the state before the first
 // optimizer step, and the sums of those done.
 struct Learning {
   ppo::Experience experience;

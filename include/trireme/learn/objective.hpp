@@ -56,7 +56,7 @@ class Objective {
   // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals.
   // Adds its part of each quantity's mean to `means`. The host waits for no device.
   virtual at::Tensor loss(const ObjectiveInput& input, DeviceSums& means) = 0;
-  // What is reported of the means over all micro-batches and ranks, by name.
+  // Reported means over all micro-batches and ranks, by name.
   virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means,
                                                               const BatchTotals& totals) const;
   // Of the rewards of all answers, where the objective gives rewards: what reward.normalize_enable

@@ -41,7 +41,7 @@ std::string digest_of(const data::PromptSet& prompts);
 std::string digest_of(const TrainingSet& rows);
 // What only rewards see of prompts: the fields beside text and messages.
 std::string digest_of_fields(const data::PromptSet& prompts);
-// What the file says of a model, its numbers of positions and frequencies among it.
+// The file's description of a model, with its positions and frequencies.
 std::string digest_of(const config::ModelShape& shape);
 // What ids mean and which of them end an answer. How texts become ids shows in rows.
 std::string digest_of(const text::Tokenizer& tokenizer);

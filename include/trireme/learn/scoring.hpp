@@ -43,7 +43,7 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
                             const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
                             at::Device device);
 
-// What a score head gives is used as (score - mean) / deviation.
+// The output of a score head is used as (score - mean) / deviation.
 struct ScoreScale {
   double mean = 0;
   double deviation = 1;

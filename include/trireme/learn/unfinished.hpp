@@ -16,7 +16,7 @@
 
 namespace trireme::learn {
 
-// What one rank has of it.
+// One rank's part of it.
 struct UnfinishedPart {
   std::vector<std::pair<std::string, double>>
       metrics;  // of the iteration so far, the same on every rank

@@ -40,7 +40,7 @@ struct UpdateReport {
   int64_t skipped_steps = 0;  // the gradient was not finite
 };
 
-// What an optimizer step learns from, on this rank; as many micro-batches as on every other
+// The data of an optimizer step on this rank; as many micro-batches as on every other
 // trainer, empty ones at the end.
 struct UpdateStep {
   std::vector<ppo::Experience> micro_batches;

@@ -25,7 +25,7 @@ namespace trireme::model {
 using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>,
                                std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
-// What the file says about its tokenizer, for the data module to turn into a tokenizer.json.
+// The file's tokenizer metadata, for the data module to turn into a tokenizer.json.
 struct GgufTokenizer {
   std::string model;  // tokenizer.ggml.model: "gpt2" is byte-level BPE, "llama" SentencePiece
   std::string

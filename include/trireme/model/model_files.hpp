@@ -39,7 +39,7 @@ config::ModelShape load_shape(const std::filesystem::path& path);
 // nothing.
 config::ModelShape shape_with_weights(const std::filesystem::path& path);
 
-// What a model may lack.
+// Tensors that a model may lack.
 enum class Missing : uint8_t {
   nothing,
   score_head  // a critic that starts from a language model: its head is drawn anew

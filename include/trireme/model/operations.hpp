@@ -111,8 +111,8 @@ struct ScaleByPosition {
 using Operation = std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add,
                                AddBias, Scale, Activate, ScaleByPosition>;
 
-// How far the elements that an operation writes depend on others of the row that it reads: what
-// may be computed apart from the rest.
+// How far the elements that an operation writes depend on others of the row that it reads; tells
+// what may be computed apart from the rest.
 enum class Division : uint8_t {
   rows,     // on all of them
   heads,    // on those of the same head

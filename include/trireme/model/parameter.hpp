@@ -1,4 +1,4 @@
-// The parameters of a model: what each is, and its tensor.
+// The parameters of a model: the role of each, and its tensor.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ namespace trireme::model {
 class Strategy {
  public:
   virtual ~Strategy() = default;
-  // What this rank computes of a batch: a range of positions of each sequence, with its own ids,
+  // This rank's share of a batch: a range of positions of each sequence, with its own ids,
   // positions and cu_seqlens. Losses and heads get the hidden states of these tokens. Where the
   // batch has tokens, the part must have some on every rank.
   virtual PackedBatch part(const PackedBatch& batch) { return batch; }

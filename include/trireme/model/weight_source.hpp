@@ -35,7 +35,7 @@ class WeightSource {
                     std::byte* /*out*/) const {
     return false;
   }
-  // What the source is, for messages: a path.
+  // The source's name in messages: a path.
   virtual std::string describe() const = 0;
 
   // Bytes of tensor data taken from the files so far.

@@ -1,4 +1,4 @@
-// Whether a job may start: what all ranks will need from now on against what their GPUs and nodes
+// Whether a job may start: the memory that all ranks still need against what their GPUs and nodes
 // have free, and which change of the deck would fit. Plain integers; the ranks exchange them
 // elsewhere.
 #pragma once
@@ -17,8 +17,8 @@ namespace trireme::plan {
 
 inline constexpr int64_t free_unknown = std::numeric_limits<int64_t>::max();
 
-// What one rank tells the others. Ranks of one pool share its memory: a GPU that several take, the
-// nodes' memory or a control group's.
+// One rank's message to the others. Ranks of one pool share its memory: a GPU that several take,
+// the nodes' memory or a control group's.
 struct RankNeed {
   std::array<int64_t, phase_count> device{}, host{};  // bytes by phase that this rank will allocate
   std::array<int64_t, phase_count> device_estimated{}, host_estimated{};  // of those: estimates
@@ -49,8 +49,8 @@ int worst_pool(std::span<const Pool> pools);
 // is short or unknown.
 int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget,
                           const std::function<std::vector<Pool>(int64_t recompute)>& pools_with);
-// The same by the job's machine and train.keep_memory, which must be set: what a run on empty nodes
-// of it chooses.
+// The same by the job's machine and train.keep_memory, which must be set: the choice of a run on
+// empty nodes of it.
 int64_t fewest_recomputed(const Job& job);
 std::string describe_kept(int64_t kept,
                           int64_t layers);  // "22 of 32 blocks keep their activations ..."

@@ -84,7 +84,7 @@ struct Fullest {
   int64_t peak = 0;
 };
 
-// What a machine needs of its memory, and whether it has it.
+// Memory that a job needs of a machine, and whether it is there.
 struct Fit {
   Fullest device;                             // the fullest GPU; one rank each
   Fullest host;                               // the rank with most on the host
@@ -118,7 +118,7 @@ int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShap
                        int tensor_parallel, int64_t element_bytes, int64_t sequences,
                        int64_t max_len, int64_t free);
 
-// What the deck's rollouts need of a replica's KV cache at a time.
+// The part of a replica's KV cache that the deck's rollouts need at a time.
 struct KvNeed {
   int64_t sequences =
       0;  // that decode together: generate.max_batch, or all of the replica's where these are fewer

@@ -10,7 +10,7 @@ namespace trireme::plan {
 
 enum class Place : uint8_t { device, host };
 
-// What a rank does one after another in an iteration; `start` is what stands before the first one.
+// Phases of a rank's iteration, in order; `start` is the state before the first one.
 enum class Phase : uint8_t {
   start,
   rollout,

@@ -33,7 +33,7 @@ int64_t trainable_elements(const ModelLayout& model);
 // The first stage with a trainable parameter, at which a backward pass ends; the count of stages:
 // none has one.
 size_t first_trainable_stage(const ModelLayout& model);
-// What a backward pass does, as shares of a forward pass: it differentiates by inputs from the
+// Work of a backward pass, as shares of a forward pass: it differentiates by inputs from the
 // first trainable stage on, and by trainable weights. By elements; both 1 where nothing is frozen.
 struct BackwardShares {
   double inputs = 1, weights = 1;
@@ -79,7 +79,7 @@ inline constexpr int64_t replica_piece = int64_t{1} << 24;
 // Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
 inline constexpr int64_t offload_piece = int64_t{1} << 24;
 
-// What a step of the optimizer takes of a device beside state and gradients: the norm, whose chunks
+// Device memory of an optimizer step beside state and gradients: the norm, whose chunks
 // LibTorch converts to fp64 before it adds them; then, where the state lies in host memory, a piece
 // of it and what is rounded and compared of a tensor.
 int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload);

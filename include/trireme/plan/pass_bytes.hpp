@@ -16,7 +16,7 @@ inline constexpr int64_t vocabulary_chunk = 4096;
 // Whose operators run (model/elementwise.cpp, kernels/token_log_probs.cpp).
 enum class Operators : uint8_t {
   host,  // the program's own on CPUs; estimated from above, with what the libraries under them take
-  device,    // the program's own on GPUs: what is allocated at the fullest moment, counted on the
+  device,    // the program's own on GPUs: allocated bytes at the fullest moment, counted on the
              // made-up device within 3 %
   composed,  // LibTorch's on GPUs, where the program's own were put aside: these keep fp32 copies;
              // estimated

@@ -84,7 +84,7 @@ struct PipelineOptions {
 };
 PipelineOptions pipeline_options(const config::Options& options, double kl_coef);
 
-// What the pipeline saw, per local sequence [B]; means over ranks are the caller's.
+// Observations of the pipeline, per local sequence [B]; means over ranks are the caller's.
 struct PipelineReport {
   std::vector<float> reward;         // raw
   std::vector<float> shaped_reward;  // after penalties and baseline

@@ -17,7 +17,7 @@
 
 namespace trireme::ppo {
 
-// What a loss is divided by: totals of the optimizer step over all micro-batches and ranks. Without
+// Divisors of a loss: totals of the optimizer step over all micro-batches and ranks. Without
 // a total, the micro-batch's own. `scale` multiplies the result (the number of ranks, where
 // gradients are averaged instead of added).
 struct Normalizer {

@@ -1,4 +1,4 @@
-// What every function of this module works on: columns of packed sequences.
+// Columns of packed sequences, on which every function of this module works.
 // Legend: T packed columns, B sequences. A column is a token (of the whole sequence or of the
 // actions only); prompt and observation tokens are columns whose mask is 0. Values under a zero
 // mask are never read into a result: they are taken out by selection, so NaN there does no harm.

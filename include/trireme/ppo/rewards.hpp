@@ -20,7 +20,7 @@ struct LengthPenalty {
   std::optional<double> stop_properly_coef;  // none: no penalty for truncated samples
 };
 
-// What is known of all samples of a rollout, [N] each.
+// Facts about all samples of a rollout, [N] each.
 struct RewardTable {
   std::vector<float> reward;                   // raw
   std::vector<int64_t> response_length;        // tokens, last - first action + 1
@@ -42,8 +42,8 @@ std::vector<float> apply_baseline(std::span<const float> rewards, config::Estima
 // Standard deviation (n - 1 in the denominator) of each sample's group, [N]; 0 where n = 1.
 std::vector<float> group_std(std::span<const float> rewards, int64_t n);
 
-// F43 (GDPO, arXiv 2601.05242): what each source gives is compared on its own, then added with its
-// weight. parts [sources][N].
+// F43 (GDPO, arXiv 2601.05242): each source's rewards are compared on their own, then added with
+// its weight. parts [sources][N].
 std::vector<float> compare_by_source(const std::vector<std::vector<float>>& parts,
                                      std::span<const double> weights, config::Estimator estimator,
                                      int64_t n);
@@ -65,7 +65,7 @@ ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penal
 // has something to teach.
 bool keep_group(std::span<const float> rewards, const config::Range& range);
 
-// What a deck says; max_new_tokens: rollout.max_new_tokens, else data.max_len as in OpenRLHF.
+// The deck's settings; max_new_tokens: rollout.max_new_tokens, else data.max_len as in OpenRLHF.
 LengthPenalty length_penalty(const config::Options& options);
 
 }  // namespace trireme::ppo

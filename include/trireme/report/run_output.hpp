@@ -1,4 +1,4 @@
-// What a run shows beside its metrics: the live line, trace.json, and the end.
+// A run's output beside its metrics: the live line, trace.json, and the end.
 #pragma once
 
 #include <cstdint>

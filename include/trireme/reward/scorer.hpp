@@ -54,8 +54,8 @@ class Scorer {
   // Whether refer() has had this rank's sequence `id`, and fill_in() not yet.
   bool knows(uint64_t id) const { return found_.contains(id); }
   // Reward models score the sequences, spread evenly over the ranks, and the reference computes
-  // log-probs of those that refer() has not had. Once for all sequences of a batch: what a reward
-  // model says may depend in its last bits on what it scores together. leave: a pass was left.
+  // log-probs of those that refer() has not had. Once for all sequences of a batch: the output of a
+  // reward model may depend in its last bits on what it scores together. leave: a pass was left.
   // Collective over the reward ranks.
   comm::Then score_with_models(const Samples& samples, const data::PromptSet& prompts,
                                int64_t iteration);
@@ -70,7 +70,7 @@ class Scorer {
   void fill_in(Samples& samples);
   // Of the time since the last call; a group that was left out counts on the first reward rank.
   PluginCounters take_plugin_counters();
-  // What the models of this rank take: "reference" and "reward_" + the source's name.
+  // Memory of this rank's models: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 
  private:

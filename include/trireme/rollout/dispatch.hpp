@@ -53,13 +53,13 @@ class Dispatch {
   const generate::AnswerLengths& lengths() const { return lengths_; }
 
   // For a checkpoint: who writes what of the open batches, in which order, and how long answers
-  // were. `queue`: what this rank's replica has to write yet, on its first rank. On the first
+  // were. `queue`: unwritten requests of this rank's replica, on its first rank. On the first
   // generator; nothing on others. Collective over the generators.
   std::string stored(GroupsOfReplicas open, const std::vector<uint64_t>& queue);
   // What rank 0 has of it. Collective over world.
   void restore(const std::string& bytes);
-  // What this rank's replica had to write then, in its order; empty where there are other replicas
-  // now.
+  // Unwritten requests of this rank's replica then, in its order; empty where there are other
+  // replicas now.
   std::vector<uint64_t> queue() const;
   // The checkpoint's batches are open again.
   void forget_writers() {

@@ -1,4 +1,4 @@
-// metrics.generation: what the engines of all replicas did in an iteration.
+// metrics.generation: counts of all replicas' engines in an iteration.
 #pragma once
 
 #include <cstdint>

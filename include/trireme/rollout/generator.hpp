@@ -39,7 +39,7 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
-// What a generator does next: another token of each sequence, wait until others have taken what it
+// A generator's next action: another token of each sequence, wait until others have taken what it
 // has written, or leave the rollout.
 enum class Pace : int32_t { go, wait, leave };
 
@@ -56,7 +56,7 @@ struct GeneratorMemory {
   int64_t kv_pages_peak = 0;
 };
 
-// What a replica's engine did.
+// Counts of a replica's engine.
 struct GeneratorWork {
   int64_t steps =
       0;  // at most one token for each slot (generate.max_batch), beside accepted guesses
@@ -123,7 +123,7 @@ class Generator {
   bool writes(int64_t number) const { return unfinished_.contains(number); }
   // Tokens that this replica has to write yet, where answers are as long as expected. Local.
   int64_t outstanding(const generate::AnswerLengths& expected) const;
-  // What is not finished of a batch, in id order, on the replica's first rank; nothing on its
+  // Unfinished sequences of a batch, in id order, on the replica's first rank; nothing on its
   // others.
   Samples standing(int64_t number) const;
   // As the engine's.

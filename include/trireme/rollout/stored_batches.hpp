@@ -29,7 +29,7 @@ struct StoredBatch {
 std::vector<StoredBatch> stored_batches(const Samples& stored,
                                         const std::function<uint64_t(uint64_t id)>& first_of);
 
-// What is to be written of unfinished sequences, by group in ascending order.
+// Remaining work of unfinished sequences, by group in ascending order.
 struct UnfinishedGroups {
   std::vector<PromptTask> tasks;
   std::vector<std::vector<int64_t>> sequences;  // of each

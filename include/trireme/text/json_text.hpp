@@ -30,7 +30,7 @@ OrderedJson parse_record(std::string_view text, const TextPlace& place,
 
 // As JSON without blanks.
 std::string dump(const OrderedJson& value);
-// A text as it is, other values as JSON: what a label or a column is compared as.
+// A text as it is, other values as JSON; labels and columns are compared in this form.
 std::string text_or_json(const OrderedJson& value);
 
 // A whole JSON file of at most `limit` bytes.

@@ -13,7 +13,7 @@ namespace trireme::text {
 // How an answer may end before its limit.
 struct Stops {
   std::vector<int32_t> ids;          // sorted, each once
-  std::vector<std::string> strings;  // what one token cannot say
+  std::vector<std::string> strings;  // those of more than one token
 };
 
 // The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is

@@ -1,7 +1,7 @@
 // Tokenizers of the Hugging Face kind (`tokenizer.json`): BPE on bytes as of GPT-2, SmolLM2, Llama
 // 3, Qwen2 and their relatives, BPE on characters as of Llama 2, Mistral and Gemma, and Unigram as
 // of T5, each with bytes for characters that have no token where the file says so. Ids and texts
-// equal those of the Python package `tokenizers`; what the file asks for and this reader does not
+// equal those of the Python package `tokenizers`; a feature that this reader does not
 // know is refused by the name it has in the file.
 //
 // Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of
@@ -33,7 +33,7 @@ enum class SpecialTokens { none, added, once };
 // Whether decode() leaves tokens marked `special` out, as HF's skip_special_tokens.
 enum class Skip { nothing, special };
 
-// What a GGUF file says of its tokenizer; `model` reads it, `data` knows what it means.
+// A GGUF file's description of its tokenizer; `model` reads it, `data` knows what it means.
 struct TokenizerParts {
   std::string source;          // file, for messages
   std::string model = "gpt2";  // tokenizer.ggml.model; others are refused
@@ -44,7 +44,7 @@ struct TokenizerParts {
   std::vector<int32_t>
       types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused; empty = all normal
   std::optional<TokenId> bos, eos, pad, unk;
-  std::optional<bool> add_bos;  // nullopt: what the pre-tokenizer's family does (llama-bpe adds it)
+  std::optional<bool> add_bos;  // nullopt: as the pre-tokenizer's family does (llama-bpe adds it)
   std::optional<bool> add_eos;
   std::string chat_template;  // "" = none
 };
@@ -75,7 +75,7 @@ class Tokenizer {
   // invalid part of UTF-8 becomes U+FFFD. `clean_up_tokenization_spaces` is never applied: it is
   // lossy.
   std::string decode(std::span<const TokenId> ids, Skip skip = Skip::nothing) const;
-  // The same token by token: what is certain with this one, and what is left at the end.
+  // The same token by token: the text that is certain with this one, and the rest at the end.
   void decode_next(TokenId id, Skip skip, DecodeState& state, std::string& out) const;
   void decode_end(DecodeState& state, std::string& out) const;
 

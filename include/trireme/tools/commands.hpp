@@ -118,8 +118,8 @@ struct ConvertCommand {
 };
 ExitCode run_convert(const ConvertCommand& command);
 
-// `trireme inspect PATH`: what is in a checkpoint, a model folder, a safetensors or GGUF file, or a
-// trace. One process.
+// `trireme inspect PATH`: the contents of a checkpoint, a model folder, a safetensors or GGUF file,
+// or a trace. One process.
 struct InspectCommand {
   std::filesystem::path path;
   bool verify = false;

@@ -1,4 +1,4 @@
-// What a job would be, without MPI: `trireme ppo DECK --dry-run --ranks N --ranks-per-node R` and
+// A job without MPI: `trireme ppo DECK --dry-run --ranks N --ranks-per-node R` and
 // `trireme plan`.
 #pragma once
 

@@ -2,11 +2,11 @@
 // trainer's shard to one that stores a generator's slice. Every rank computes its own part from the
 // two layouts; no message, no server.
 //
-// Flows: what one rank sends to another is one flow, cut into buckets in tensor order. A node takes
-// a byte from the network once: where k replicas of a node want a slice of a shard that is not
-// there, bucket b goes to one of them, (b + shard) mod k, its home, which passes it on inside the
-// node. With more nodes of generators than of trainers (relay) it goes to one replica of them all,
-// which passes it on to one of every other node, too: each trainer sends its shard once
+// Flows: the data from one rank to another is one flow, cut into buckets in tensor order. A node
+// takes a byte from the network once: where k replicas of a node want a slice of a shard that is
+// not there, bucket b goes to one of them, (b + shard) mod k, its home, which passes it on inside
+// the node. With more nodes of generators than of trainers (relay) it goes to one replica of them
+// all, which passes it on to one of every other node, too: each trainer sends its shard once
 // (performance bound max(S/M, S/max(t,g))/B of docs/design/0008).
 #pragma once
 
