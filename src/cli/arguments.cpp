@@ -222,16 +222,6 @@ class Parser {
     return sub;
   }
 
-  static void add_sampling(CLI::App& sub, tools::GenerateCommand& c) {
-    sub.add_option("--temperature", c.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
-    sub.add_option("--top-p", c.top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
-    sub.add_option("--top-k", c.top_k, "0: off")->check(CLI::NonNegativeNumber);
-    sub.add_option("--min-p", c.min_p, "Of the likeliest; 0: off")->check(CLI::Range(0.0, 1.0));
-    sub.add_option("--repetition-penalty", c.repetition_penalty, "Of tokens seen; 1: none")
-        ->check(CLI::PositiveNumber);
-    sub.add_option("--seed", c.seed, "Of the draws")->check(CLI::NonNegativeNumber);
-  }
-
   void add_generate() {
     auto c = std::make_shared<tools::GenerateCommand>();
     auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c,
@@ -239,6 +229,7 @@ class Parser {
                            return tools::run_generate(command, *session);
                          });
     sub->add_option("--model", c->model, "Model folder")->required();
+    add_adapter(*sub, c->adapter, c->adapter_form);
     sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")
         ->required();
     sub->add_option("--output", c->output, "Answers; - for standard output")->required();
@@ -293,6 +284,7 @@ class Parser {
                            return tools::run_score(command, *session);
                          });
     sub->add_option("--model", c->model, "Model folder")->required();
+    add_adapter(*sub, c->adapter, c->adapter_form);
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
     sub->add_option(
            "--input", c->input,
@@ -352,10 +344,13 @@ class Parser {
     auto* sub = add_tool(
         "convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
         [](const auto& command, const comm::Session*) { return tools::run_convert(command); });
-    sub->add_option("input", c->input, ".gguf file, checkpoint (or run folder) or model folder")
+    sub->add_option("input", c->input,
+                    ".gguf file, checkpoint (or run folder), model folder or adapter folder")
         ->required();
     sub->add_option("output", c->output, "Model folder to write")->required();
     sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
+    sub->add_flag("--merge", c->merge, "Add an adapter to its base");
+    sub->add_option("--base", c->base, "The base of an adapter (default: where it says)");
     sub->add_option("--model-config", c->config,
                     "Of a checkpoint: folder with config.json and tokenizer (default: where the "
                     "run's deck has its model)");

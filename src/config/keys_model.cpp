@@ -32,6 +32,31 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
       .departs("Not in OpenRLHF.");
 }
 
+void add_lora_keys(KeyList<Options>& keys) {
+  keys.add(KEY(actor.lora.path),
+           "Folder of an adapter to train on, as peft stores it (adapter_config.json and "
+           "adapter_model.safetensors), made on model.path; the other keys of actor.lora are then "
+           "its own.");
+  keys.add(
+          KEY(actor.lora.rank),
+          "Rank of a low-rank adapter (LoRA) that is trained while the model's own weights stay as "
+          "they are; 0: the weights are trained.")
+      .range(0, 1 << 16)
+      .departs("OpenRLHF: lora.rank.");
+  keys.add(KEY(actor.lora.alpha), "Scale of the adapter, times the rank.").above(0);
+  keys.add(KEY(actor.lora.rslora),
+           "The scale is alpha / sqrt(rank) instead of alpha / rank (rank-stabilised LoRA).");
+  keys.add(KEY(actor.lora.targets),
+           "Modules to adapt: ends of their names (\"q_proj\"), or all-linear: every linear layer "
+           "of the blocks. embed_tokens and lm_head where they are not tied.");
+  keys.add(KEY(actor.lora.dropout), "Share of an adapter's inputs that is set to 0 in training.")
+      .at_least(0)
+      .below(1);
+  keys.add(KEY(actor.lora.modules_to_save),
+           "Modules that are trained whole, in a copy beside the model's own, and stored with the "
+           "adapter: embed_tokens, lm_head, score.");
+}
+
 }  // namespace
 
 void add_model_keys(KeyList<Options>& keys) {
@@ -65,6 +90,7 @@ void add_model_keys(KeyList<Options>& keys) {
 
   add_optimizer_keys(
       keys, "actor", [](auto& root) -> auto& { return root.actor; });
+  add_lora_keys(keys);
   keys.add(KEY(actor.eps_clip), "Clip distance of the probability ratio.").at_least(0).below(1);
   keys.add(KEY(actor.eps_clip_low_high),
            "[low, high] clip distances instead of actor.eps_clip (clip-higher).")

@@ -34,6 +34,12 @@ bool needs_reference(const Options& options, Command command) {
   return command == Command::ppo && options.needs_reference();
 }
 
+bool reference_is_actor(const Options& options, Command command) {
+  const bool same = options.reference.path.empty() || options.reference.path == options.model.path;
+  return command != Command::sft && needs_reference(options, command) &&
+         options.actor.lora.wanted() && same;
+}
+
 RowKind row_kind(const Options& options, Command command) {
   if (command == Command::rm) return RowKind::pair;
   if (command != Command::dpo) return RowKind::example;

@@ -502,6 +502,7 @@ std::vector<std::string> Checks::run() {
   }
   preference();
   evaluation();
+  add(lora_mistakes(o_));
   const auto report = [&](ExitCode code, const std::vector<std::string>& list) {
     if (list.empty()) return;
     const std::string deck = inputs_.deck.empty() ? "the deck" : inputs_.deck.string();

@@ -32,7 +32,7 @@ void export_model(const comm::Roles& roles, const learn::ModelStart& start,
         std::vector<float> rows;
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
-          if (block.empty()) continue;
+          if (block.empty() || !exported.has(p)) continue;
           base::tick();
           if (!spec.parameters[p].trainable) {
             rows.resize(static_cast<size_t>(block.elements()));
@@ -55,7 +55,8 @@ void export_model(const comm::Roles& roles, const learn::ModelStart& start,
     throw;
   }
   if (roles.world.rank() == 0)
-    log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
+    log::info(base::text(spec.adapter ? "adapter: " : "model: ", folder.string(),
+                         spec.adapter ? " (as peft stores it)" : " (Hugging Face layout)"));
 }
 
 }  // namespace trireme::driver

@@ -9,6 +9,7 @@
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/report/exports.hpp"
@@ -39,7 +40,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
                    run.device);
   if (roles.reward) {
     scorer->make_sources();
-    if (options.needs_reference()) {
+    if (config::has_reference_model(options, run.command)) {
       const learn::ModelStart reference = learn::reference_start(options, actor_start);
       scorer->add_reference(reference.spec, reference.reader());
     }
@@ -51,8 +52,9 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   }
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
-    generator = std::make_unique<rollout::Generator>(options, roles, actor_start.spec, tokenizer,
-                                                     run.device, run.threads.generator, shared);
+    generator = std::make_unique<rollout::Generator>(
+        options, roles, model::without_dropout(actor_start.spec), tokenizer, run.device,
+        run.threads.generator, shared);
   }
   start_generators(prompts);
   compare_numerics();

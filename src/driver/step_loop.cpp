@@ -74,7 +74,7 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   const int64_t longest = std::max(rows_.longest(), held_out_ ? held_out_->longest() : 0);
   run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world,
                     run_.roles.topology, start_.spec, std::nullopt, longest, run_.device);
-  if (!config::needs_reference(run_.options, run_.command))
+  if (!config::has_reference_model(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, model::frozen(start.spec), run_.device,
@@ -96,6 +96,7 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
        .reduce = run_.options.train.reduce_dtype,
        .reduce_once = run_.options.train.reduce_once,
        .offload = run_.options.train.optimizer_offload,
+       .seed = static_cast<uint64_t>(run_.options.run.seed),
        .rings = run_.roles.rings});
 }
 
@@ -160,10 +161,10 @@ Outcome StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetri
   for (size_t number = 0; number < batches.size(); ++number) {
     const learn::RowBatch& part = batches[number];
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
-    objective_->prepare(batch);
+    objective_->prepare(*model_, batch);
     model_->forward_backward(
         batch.packed,
-        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+        [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
           return objective_->loss(
               {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap},
               sums);
@@ -202,8 +203,9 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   for (size_t number = 0; number < batches.size(); ++number) {
     const learn::RowBatch& part = batches[number];
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
-    objective_->prepare(batch);
-    model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+    objective_->prepare(*model_, batch);
+    model_->forward(batch.packed, [&](const at::Tensor& hidden,
+                                      const kernels::HeadWeight& head_weight) {
       objective_->loss(
           {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap}, sums);
     });

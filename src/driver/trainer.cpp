@@ -13,6 +13,7 @@
 #include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/learn/reward_rows.hpp"
 #include "trireme/learn/scoring.hpp"
@@ -38,6 +39,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
                        .reduce = options.train.reduce_dtype,
                        .reduce_once = options.train.reduce_once,
                        .offload = options.train.optimizer_offload,
+                       .seed = static_cast<uint64_t>(options.run.seed),
                        .rings = roles.rings});
 }
 
@@ -59,6 +61,7 @@ Trainer::Trainer(const config::Options& options, const comm::Roles& roles,
       threads_(std::move(threads)),
       actor_(make_model(options, roles, actor, device, memory, "actor")),
       critic_(critic ? make_model(options, roles, *critic, device, memory, "critic") : nullptr),
+      refers_(config::reference_is_actor(options, config::Command::ppo)),
       actor_rate_(options.actor, optimizer_steps),
       old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
@@ -88,6 +91,13 @@ std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64
     mismatch = old_log_probs_.evaluate(experience, *actor_, pass, version,
                                        learn::scoring_temperature(options_), device_);
     if (!experience.old_log_probs.defined()) return std::nullopt;
+  }
+  if (refers_) {
+    const trace::Region region{"reference log-probs"};
+    experience.ref_log_probs = learn::action_log_probs(
+        *actor_, experience.samples, pass, options_.rollout_micro_batch_tokens(),
+        learn::scoring_temperature(options_), device_, model::AdapterUse::disabled);
+    if (!experience.ref_log_probs.defined()) return std::nullopt;
   }
   if (critic_) {
     const trace::Region region{"values"};

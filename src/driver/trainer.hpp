@@ -61,10 +61,10 @@ class Trainer {
   void set_old_log_probs(const learn::OldLogProbs& old_log_probs) {
     old_log_probs_ = old_log_probs;
   }
-  // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1):
-  // old log-probs are computed. `progress` is worked on after each micro-batch, and where the
-  // trainers `may` they leave the pass there. Returns the mismatch with the rollout's log-probs;
-  // nullopt: they left.
+  // Sets old log-probs, with a critic values, and the reference's log-probs where that is the actor
+  // without its adapter. `version` is that of the weights; unknown (-1): old log-probs are
+  // computed. `progress` is worked on after each micro-batch, and where the trainers `may` they
+  // leave the pass there. Returns the mismatch with the rollout's log-probs; nullopt: they left.
   std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1,
                                        comm::Progress* progress = nullptr,
                                        comm::May may = comm::May::stay);
@@ -106,6 +106,7 @@ class Trainer {
   machine::ThreadMeter meter_;
   std::unique_ptr<zero::ShardedModel> actor_;
   std::unique_ptr<zero::ShardedModel> critic_;
+  bool refers_;  // the reference is the actor without its adapter
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
   learn::SkippedSteps actor_skips_{options_.train.max_skipped_steps};

@@ -66,14 +66,14 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
     }
     // The trainer multiplies the head in chunks of the vocabulary, the other weights whole.
     const int64_t together =
-        linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
+        holds_logits(linear.out) ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
     orders_.push_back(order_of(linear, together));
   }
   // Matrix units get x packed, which every thread that multiplies with a row of it does. The weight
   // is read no more often for it: by blocks of rows either way.
   bool in_tiles = team_.size() > 1;
   for (size_t i = 0; i < orders_.size(); ++i)
-    in_tiles = in_tiles && (orders_[i].tiles || program_.linears[i].out == Buffer::logits);
+    in_tiles = in_tiles && (orders_[i].tiles || holds_logits(program_.linears[i].out));
   constexpr int64_t rows_of_a_thread = 128;
   if (in_tiles) fewest_whole_ = rows_of_a_thread * team_.size();
 }
@@ -101,7 +101,7 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
     Rows& r = rows_[index_of(buffer)];
     r.stride = kernels::gemm_padded(width(buffer));
     r.element_bytes = static_cast<int64_t>(
-        kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
+        kernels::size_of(holds_logits(buffer) ? shape_.logit_type : shape_.type));
     r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1),
                                 comm::FirstTouch::later, "activations of a generation step",
                                 memory_remedy);
@@ -120,8 +120,9 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
   }
   if (logit_rows > logit_capacity_) {
     logit_capacity_ = base::round_up<int64_t>(logit_rows, 8);
-    make(Buffer::selected, logit_capacity_);
-    make(Buffer::logits, logit_capacity_);
+    for (const Buffer buffer :
+         {Buffer::selected, Buffer::selected_low, Buffer::logits, Buffer::low_logits})
+      make(buffer, logit_capacity_);
   }
 }
 
@@ -212,8 +213,7 @@ void FusedBackend::by_rows(const Phase& phase, int64_t count, int thread, OfRow&
 void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int thread) {
   const int64_t m = batch.rows(), selected = static_cast<int64_t>(batch.logit_rows.size());
   switch (phase.kind) {
-    case PhaseKind::linears:
-      return linears(phase, phase.in == Buffer::selected ? selected : m, thread);
+    case PhaseKind::linears: return linears(phase, phase.of_all_rows() ? m : selected, thread);
     case PhaseKind::columns: return columns(phase, m, thread);
     case PhaseKind::sum: return sum(phase, m, thread);
     case PhaseKind::attend: return attend(phase, thread);
@@ -221,7 +221,7 @@ void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int threa
   }
   if (phase.division == model::Division::columns) return execute_columns(phase, batch, thread);
   if (phase.division == model::Division::rows) {
-    return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread,
+    return by_rows(phase, phase.of_all_rows() ? m : selected, thread,
                    [&](int64_t i) { execute_rows(phase, batch, i, thread); });
   }
   if (work_ != RowWork::repeated)
@@ -238,6 +238,11 @@ void FusedBackend::execute_rows(const Phase& phase, const StepBatch& batch, int6
   if (phase.kind == PhaseKind::look_up) return look_up(phase, batch, i, thread);
   if (phase.kind == PhaseKind::operation)
     return execute_row(phase, batch, i, thread, 0, width(phase.out));
+  if (phase.kind == PhaseKind::add_logits) {
+    kernels::add_row(shape_.logit_type, row(phase.out, i, thread), row(phase.other, i, thread),
+                     width(phase.out));
+    return;
+  }
   EXPECT(phase.kind == PhaseKind::select);
   std::memcpy(row(phase.out, i, thread),
               row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread),
@@ -274,7 +279,20 @@ void FusedBackend::execute_columns(const Phase& phase, const StepBatch& batch, i
     execute_row(phase, batch, i, thread, first, last - first);
 }
 
+void FusedBackend::look_up_column(const Phase& phase, int64_t id, std::byte* to) const {
+  const base::Block have = weights_.block(phase.weight);
+  const auto bytes = static_cast<size_t>(shape_.element_bytes());
+  EXPECT(phase.out != Buffer::partials && id >= 0 && id < have.columns);
+  const std::byte* from = weights_.data(phase.weight) + static_cast<size_t>(id) * bytes;
+  for (int64_t k = 0; k < have.rows; ++k, to += bytes) {
+    std::memcpy(to, from, bytes);
+    from += static_cast<size_t>(have.columns) * bytes;
+  }
+}
+
 void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
+  if (std::get<model::LookUp>(phase.operation).columns)
+    return look_up_column(phase, batch.ids[static_cast<size_t>(i)], row(phase.out, i, thread));
   const base::Block have = weights_.block(phase.weight);
   const int64_t id = batch.ids[static_cast<size_t>(i)] - have.row;
   const bool mine = id >= 0 && id < have.rows;

@@ -74,7 +74,7 @@ class FusedBackend final : public StepBackend {
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
   kernels::ElementType type_of(const ProgramLinear& linear) const {
-    return linear.out == Buffer::logits ? shape_.logit_type : shape_.type;
+    return holds_logits(linear.out) ? shape_.logit_type : shape_.type;
   }
 
   // A thread's share of a phase.
@@ -94,6 +94,7 @@ class FusedBackend final : public StepBackend {
   void execute_row(const Phase& phase, const StepBatch& batch, int64_t i, int thread, int64_t first,
                    int64_t count) const;
   void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
+  void look_up_column(const Phase& phase, int64_t id, std::byte* to) const;
   void linears(const Phase& phase, int64_t m, int thread) const;
   void columns(const Phase& phase, int64_t m, int thread);
   void sum(const Phase& phase, int64_t m, int thread);

@@ -30,7 +30,7 @@ std::vector<std::string> FusedBackend::differences() const {
     check(linear, linear.n, orders_[i]);
     // The trainer multiplies the head in chunks of the vocabulary: the last one may be smaller.
     const int64_t rest = linear.n % kernels::vocabulary_chunk;
-    if (linear.out != Buffer::logits || rest == 0) continue;
+    if (!holds_logits(linear.out) || rest == 0) continue;
     kernels::GemmOrder order = order_of(linear, rest);
     order.matches_library = order.matches_library &&
                             std::min(order.block, linear.k) == std::min(orders_[i].block, linear.k);

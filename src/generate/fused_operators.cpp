@@ -75,9 +75,14 @@ at::Tensor FusedOperators::run() {
       if (i != model::residual.id) values_[i] = at::Tensor();
     }
   }
-  const Value out = result_of(spec_.stages.back().operations.back());
-  complete(out);
-  return spec_.wide_head() ? value(out).to(at::kFloat) : value(out);
+  const model::Stage& head = spec_.stages.back();
+  complete(head.result());
+  at::Tensor out = value(head.result());
+  if (head.low) {
+    complete(*head.low);
+    out = at::cat({out, value(*head.low)}, 1);
+  }
+  return spec_.wide_head() ? out.to(at::kFloat) : out;
 }
 
 void FusedOperators::run(const model::Stage& stage) {

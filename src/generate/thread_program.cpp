@@ -100,10 +100,12 @@ class Compiler {
     return 1;
   }
   size_t append(const model::LookUp& o, size_t) {
-    width(buffer_of(o.out)) = spec_.shape.hidden;
+    const base::Block block = weights_.block(parameter(o.weight));
+    width(buffer_of(o.out)) = o.columns ? block.rows : block.columns;
     const Buffer out = split() ? Buffer::partials : buffer_of(o.out);
-    if (split()) width(out) = spec_.shape.hidden;
+    if (split()) width(out) = width(buffer_of(o.out));
     add_phase({.kind = PhaseKind::look_up,
+               .operation = o,
                .in = out,
                .other = out,
                .out = out,
@@ -194,10 +196,20 @@ class Compiler {
   }
 
   void append_head() {
-    const Buffer hidden = buffer_of(result_of(stage_->operations.back()));
-    add_phase({.kind = PhaseKind::select, .in = hidden, .other = hidden, .out = Buffer::selected});
-    width(Buffer::selected) = width(hidden);
-    add_linear(spec_.head_parameter(), -1, Buffer::selected, Buffer::logits);
+    append_logits(stage_->result(), spec_.head_parameter(), Buffer::selected, Buffer::logits);
+    if (!stage_->low) return;
+    const auto low = spec_.head_low_position(model::AdapterUse::applied);
+    append_logits(*stage_->low, stage_->parameters[*low], Buffer::selected_low, Buffer::low_logits);
+    add_phase({.kind = PhaseKind::add_logits,
+               .in = Buffer::logits,
+               .other = Buffer::low_logits,
+               .out = Buffer::logits});
+  }
+  void append_logits(model::Value hidden, size_t weight, Buffer selected, Buffer logits) {
+    const Buffer from = buffer_of(hidden);
+    add_phase({.kind = PhaseKind::select, .in = from, .other = from, .out = selected});
+    width(selected) = width(from);
+    add_linear(weight, -1, selected, logits);
     begin_linears(PhaseKind::linears);
     out_.phases.back().count = 1;
   }

@@ -15,12 +15,21 @@ namespace trireme::generate {
 
 // Buffers of the steps: those that only this engine has, and the model's values.
 enum class Buffer : uint8_t {
-  cache,     // keys and values in pages
-  partials,  // [ranks, M, D] fp32, tensor parallel only
-  selected,  // the final rows whose logits are wanted
+  cache,         // keys and values in pages
+  partials,      // [ranks, M, D] fp32, tensor parallel only
+  selected,      // the final rows whose logits are wanted
+  selected_low,  // of an adapter of the head (model::Stage::low)
   logits,
-  values  // the first of the model's
+  low_logits,  // what that adapter adds
+  values       // the first of the model's
 };
+// Has the rows whose logits are wanted, not all of the step.
+constexpr bool is_of_logits(Buffer buffer) {
+  return buffer >= Buffer::selected && buffer <= Buffer::low_logits;
+}
+constexpr bool holds_logits(Buffer buffer) {
+  return buffer == Buffer::logits || buffer == Buffer::low_logits;
+}
 constexpr Buffer buffer_of(model::Value value) {
   return static_cast<Buffer>(static_cast<uint8_t>(Buffer::values) + value.id);
 }
@@ -43,7 +52,8 @@ enum class PhaseKind : uint8_t {
   sum,        // out = the sum of the ranks' partials; rows
   store,      // keys and values into their pages; rows, or heads
   attend,     // rows and KV heads
-  select      // rows of the logits
+  select,     // rows of the logits
+  add_logits  // out += other; rows of the logits
 };
 
 // How the threads do what is done row by row.
@@ -57,7 +67,7 @@ inline constexpr size_t row_works = static_cast<size_t>(RowWork::whole) + 1;
 
 struct Phase {
   PhaseKind kind = PhaseKind::operation;
-  model::Operation operation = model::Spread{};  // of kinds operation and attend
+  model::Operation operation = model::Spread{};  // of kinds operation, look_up and attend
   Buffer in = {};
   Buffer other = {};
   Buffer out = {};
@@ -72,7 +82,7 @@ struct Phase {
       meet{};  // before it, since it reads what other threads wrote or writes what they read
 
   // Products whose rows may be dealt out; those of the logits are of few rows.
-  bool of_all_rows() const { return in != Buffer::selected; }
+  bool of_all_rows() const { return !is_of_logits(out); }
   bool meets(RowWork work) const { return meet[static_cast<size_t>(work)]; }
 };
 

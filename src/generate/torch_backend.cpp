@@ -292,11 +292,21 @@ at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& uploa
   return head(x);
 }
 
-// Logits [rows, this rank's slice] in the type of x, to which the weight is widened piece by piece.
+// Logits [rows, this rank's slice] in the type of x, with what an adapter of the head adds.
 at::Tensor TorchBackend::head(const at::Tensor& x) const {
-  const at::Tensor weight = weights_.tensor(spec_.head_parameter());
-  if (weight.scalar_type() == x.scalar_type())
-    return capped(kernels::linear(x, weight, std::nullopt));
+  const model::Stage& stage = spec_.stages.back();
+  const auto low = spec_.head_low_position(model::AdapterUse::applied);
+  if (!low) return capped(product(x, spec_.head_parameter()));
+  const size_t b = stage.parameters[*low];
+  const int64_t rank = weights_.block(b).columns, width = x.size(1) - rank;
+  return capped(product(x.narrow(1, 0, width), spec_.head_parameter())
+                    .add(product(x.narrow(1, width, rank), b)));
+}
+
+// In the type of x, to which the weight is widened piece by piece.
+at::Tensor TorchBackend::product(const at::Tensor& x, size_t parameter) const {
+  const at::Tensor weight = weights_.tensor(parameter);
+  if (weight.scalar_type() == x.scalar_type()) return kernels::linear(x, weight, std::nullopt);
   at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
   for (int64_t first = 0; first < weight.size(0); first += kernels::vocabulary_chunk) {
     const int64_t count = std::min(kernels::vocabulary_chunk, weight.size(0) - first);
@@ -304,7 +314,7 @@ at::Tensor TorchBackend::head(const at::Tensor& x) const {
         .copy_(
             kernels::linear(x, weight.narrow(0, first, count).to(x.scalar_type()), std::nullopt));
   }
-  return capped(out);
+  return out;
 }
 
 at::Tensor TorchBackend::capped(const at::Tensor& logits) const {

@@ -51,6 +51,7 @@ class TorchBackend final : public StepBackend {
   void make_cache();
   at::Tensor head(const at::Tensor& x) const;
   at::Tensor capped(const at::Tensor& logits) const;
+  at::Tensor product(const at::Tensor& x, size_t parameter) const;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
   bool fuses_operators(const comm::CommView& comm) const;

@@ -144,6 +144,9 @@ void GeneratorWeights::add_int8(const model::ModelSpec& spec) {
   VALIDATE(place_ == Place::host, ExitCode::configuration,
            "weights in 8 bits (generate.weights, --weights) are for the fused generation kernels, "
            "which run on the host: take \"model\", or generate on CPUs");
+  VALIDATE(!spec.adapter, ExitCode::configuration,
+           "weights in 8 bits (generate.weights, --weights) are not supported with an adapter "
+           "beside them (a quantised base): take \"model\", or merge the adapter");
   EXPECT(int8_.empty() && spec.parameters.size() == pointers_.size());
   std::vector<int64_t> offsets;
   for (size_t p = 0; p < pointers_.size(); ++p) {

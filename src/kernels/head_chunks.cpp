@@ -16,53 +16,84 @@ using at::Tensor;
 
 void cap_logits(const Tensor& logits, double cap) { logits.div_(cap).tanh_().mul_(cap); }
 
-ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows, double cap)
-    : rows_(hidden.size(0)), chunk_rows_(chunk_rows), cap_(cap), hidden_(pad_rows(hidden)) {}
+HeadWeight rows_of_head(const HeadWeight& weight, int64_t first, int64_t count) {
+  return {weight.weight.narrow(0, first, count),
+          weight.low.defined() ? weight.low.narrow(0, first, count) : Tensor{}};
+}
 
-void ChunkBuffer::take(const Tensor& weight_rows) {
-  weight_rows_ = weight_rows;
-  if (weight_rows.scalar_type() == hidden_.scalar_type()) return;
-  if (!widened_.defined())
-    widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
-  weight_rows_ = widened_.narrow(0, 0, weight_rows.size(0)).copy_(weight_rows);
+Tensor hidden_of_weight(const Tensor& hidden, const HeadWeight& weight) {
+  return weight.low.defined() ? hidden.narrow(1, 0, weight.weight.size(1)) : hidden;
+}
+
+Tensor hidden_of_adapter(const Tensor& hidden, const HeadWeight& weight) {
+  return weight.low.defined() ? hidden.narrow(1, weight.weight.size(1), weight.low.size(1))
+                              : Tensor{};
+}
+
+ChunkBuffer::ChunkBuffer(const Tensor& hidden, const HeadWeight& weight, int64_t chunk_rows,
+                         double cap)
+    : rows_(hidden.size(0)),
+      chunk_rows_(chunk_rows),
+      cap_(cap),
+      hidden_(pad_rows(hidden_of_weight(hidden, weight))) {
+  if (weight.low.defined()) low_ = pad_rows(hidden_of_adapter(hidden, weight));
+}
+
+void ChunkBuffer::Rows::take(const Tensor& next, const Tensor& hidden) {
+  rows = next;
+  if (next.scalar_type() == hidden.scalar_type()) return;
+  if (!widened.defined())
+    widened = at::empty(next.sizes(), hidden.options());  // the first chunk is the longest
+  rows = widened.narrow(0, 0, next.size(0)).copy_(next);
+}
+
+void ChunkBuffer::take(const HeadWeight& rows) {
+  weight_rows_.take(rows.weight, hidden_);
+  if (low_.defined()) low_rows_.take(rows.low, low_);
 }
 
 Tensor ChunkBuffer::multiply(const Tensor& out) const {
-  multiply_rows(out, hidden_, weight_rows_, std::nullopt);
+  multiply_rows(out, hidden_, weight_rows_.rows, std::nullopt);
+  if (low_.defined()) {
+    const Tensor delta = at::empty_like(out);
+    multiply_rows(delta, low_, low_rows_.rows, std::nullopt);
+    out.add_(delta);
+  }
   if (cap_ > 0) cap_logits(out, cap_);
   return out.narrow(0, 0, rows_);
 }
 
-Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
-  take(weight_rows);
-  const int64_t columns = weight_rows.size(0);
+Tensor ChunkBuffer::logits(const HeadWeight& rows) {
+  take(rows);
+  const int64_t columns = rows.weight.size(0);
   if (!storage_.defined()) storage_ = at::empty({hidden_.size(0) * chunk_rows_}, hidden_.options());
   return multiply(
       storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns}));
 }
 
-Tensor ChunkBuffer::kept_logits(const Tensor& weight_rows, int64_t bytes) {
+Tensor ChunkBuffer::kept_logits(const HeadWeight& rows, int64_t bytes) {
   const int64_t more =
-      hidden_.size(0) * weight_rows.size(0) * static_cast<int64_t>(hidden_.element_size());
+      hidden_.size(0) * rows.weight.size(0) * static_cast<int64_t>(hidden_.element_size());
   if (kept_ < 0 || more > bytes - kept_) {
     kept_ = -1;
     return {};
   }
   kept_ += more;
-  take(weight_rows);
-  return multiply(at::empty({hidden_.size(0), weight_rows.size(0)}, hidden_.options()));
+  take(rows);
+  return multiply(at::empty({hidden_.size(0), rows.weight.size(0)}, hidden_.options()));
 }
 
-RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+RowStatistics forward_device(const Tensor& hidden, const HeadWeight& head, const Tensor& targets,
                              double scale, bool with_entropy, int64_t chunk_rows, double cap) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
   Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32),
          target_logits = at::zeros({n}, f32);
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)), cap);
-  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(weight.narrow(0, first, count))
+  const int64_t vocabulary = head.weight.size(0);
+  ChunkBuffer buffer(hidden, head, std::min(chunk_rows, vocabulary), cap);
+  for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
+    Tensor z = buffer.logits(rows_of_head(head, first, count))
                    .to(at::kFloat);  // bf16: a copy, else the buffer
     z.mul_(scale);
     const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);

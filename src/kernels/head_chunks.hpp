@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trireme/kernels/token_log_probs.hpp"
+
 namespace trireme::kernels {
 
 // Row statistics that the backward pass needs, f32 [N] each.
@@ -22,34 +24,46 @@ struct RowGradients {
   at::Tensor entropy;    // f32 [N] or undefined
 };
 
+// Rows [first, first + count) of the head's weight and of its adapter's B.
+HeadWeight rows_of_head(const HeadWeight& weight, int64_t first, int64_t count);
+// hidden without, and of, the adapter's columns: [N, D], and [N, r] or undefined.
+at::Tensor hidden_of_weight(const at::Tensor& hidden, const HeadWeight& weight);
+at::Tensor hidden_of_adapter(const at::Tensor& hidden, const HeadWeight& weight);
+
 // Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at
 // every chunk; those of the first chunks in memory of their own, if they are to be kept.
 class ChunkBuffer {
  public:
-  // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time; logits with a `cap`.
-  ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows, double cap);
+  // hidden [N, D], or [N, D + r] with an adapter, N > 0; up to `chunk_rows` rows of the weight at a
+  // time; logits with a `cap`.
+  ChunkBuffer(const at::Tensor& hidden, const HeadWeight& weight, int64_t chunk_rows, double cap);
   // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same
   // whatever N. Valid until the next call.
-  at::Tensor logits(const at::Tensor& weight_rows);
+  at::Tensor logits(const HeadWeight& rows);
   // The same in memory of their own while that of all of them is no more than `bytes`; undefined
   // from the first that does not fit.
-  at::Tensor kept_logits(const at::Tensor& weight_rows, int64_t bytes);
-  // The next chunk's rows, whose logits are there: for weight_rows() alone.
-  void take(const at::Tensor& weight_rows);
+  at::Tensor kept_logits(const HeadWeight& rows, int64_t bytes);
+  // The next chunk's rows, whose logits are there: for weight_rows() and low_rows() alone.
+  void take(const HeadWeight& rows);
   // Those rows in the type of hidden.
-  const at::Tensor& weight_rows() const { return weight_rows_; }
+  const at::Tensor& weight_rows() const { return weight_rows_.rows; }
+  const at::Tensor& low_rows() const { return low_rows_.rows; }
 
  private:
+  struct Rows {
+    at::Tensor rows;
+    at::Tensor widened;  // [chunk rows, D], where the weight has another type
+    void take(const at::Tensor& next, const at::Tensor& hidden);
+  };
   at::Tensor multiply(const at::Tensor& out) const;
 
   int64_t rows_;
   int64_t chunk_rows_;
   double cap_;
-  int64_t kept_ = 0;   // bytes; negative: one did not fit
-  at::Tensor hidden_;  // padded as row_invariant.hpp says
+  int64_t kept_ = 0;         // bytes; negative: one did not fit
+  at::Tensor hidden_, low_;  // padded as row_invariant.hpp says; low_: of the adapter
   at::Tensor storage_;
-  at::Tensor widened_;  // [chunk rows, D], where the weight has another type
-  at::Tensor weight_rows_;
+  Rows weight_rows_, low_rows_;
 };
 
 template <class Body>
@@ -61,7 +75,7 @@ void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
 
 // The same passes by LibTorch's operators, for devices whose own kernels were put aside
 // (head_rows.hpp); correct on the CPU too.
-RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight,
+RowStatistics forward_device(const at::Tensor& hidden, const HeadWeight& weight,
                              const at::Tensor& targets, double scale, bool with_entropy,
                              int64_t chunk_rows, double cap = 0);
 // The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into

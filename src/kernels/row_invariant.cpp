@@ -22,12 +22,24 @@ bool takes_float_gradient(const Tensor& weight) {
   return weight.requires_grad() && weight.is_leaf() && weight.grad_dtype() == at::kFloat;
 }
 
+// Products with fewer outputs take other paths of the library, which depend on the rows.
+constexpr int64_t least_outputs = 16;
+
+// The weight with zero rows where it has too few.
+Tensor pad_outputs(const Tensor& weight) {
+  const int64_t missing = weight.is_cpu() ? least_outputs - weight.size(0) : 0;
+  if (missing <= 0) return weight;
+  return at::cat({weight, at::zeros({missing, weight.size(1)}, weight.options())}, 0);
+}
+
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const std::optional<Tensor>& bias) {
-    const Tensor padded = pad_rows(x);
-    const Tensor out = at::empty({padded.size(0), weight.size(0)}, x.options());
-    multiply_rows(out, padded, weight, bias);
+    const Tensor padded = pad_rows(x), rows = bias ? weight : pad_outputs(weight);
+    const Tensor all = at::empty({padded.size(0), rows.size(0)}, x.options());
+    multiply_rows(all, padded, rows, bias);
+    const Tensor out =
+        rows.size(0) == weight.size(0) ? all : all.narrow(1, 0, weight.size(0)).contiguous();
     context->save_for_backward({x, weight});
     context->saved_data["float_weight_gradient"] = takes_float_gradient(weight);
     context->saved_data["with_bias"] = bias.has_value();

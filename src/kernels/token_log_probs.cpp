@@ -54,7 +54,7 @@ void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, flo
 }
 
 // `kept`: gets the logits of the first chunks, as many as fit.
-RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+RowStatistics forward_cpu(const Tensor& hidden, const HeadWeight& head, const Tensor& targets,
                           float scale, bool with_entropy, int64_t chunk_rows, int64_t kept_bytes,
                           double cap, std::vector<Tensor>& kept) {
   const int64_t n = hidden.size(0);
@@ -64,13 +64,15 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
   std::vector<LogSumExp> rows(static_cast<size_t>(n));
   float* log_probs = out.log_probs.mutable_data_ptr<float>();
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)), cap);
-  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor logits = buffer.kept_logits(weight.narrow(0, first, count), kept_bytes);
+  const int64_t vocabulary = head.weight.size(0);
+  ChunkBuffer buffer(hidden, head, std::min(chunk_rows, vocabulary), cap);
+  for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
+    const HeadWeight of_chunk = rows_of_head(head, first, count);
+    Tensor logits = buffer.kept_logits(of_chunk, kept_bytes);
     if (logits.defined()) {
       kept.push_back(logits);
     } else {
-      logits = buffer.logits(weight.narrow(0, first, count));
+      logits = buffer.logits(of_chunk);
     }
     const auto scan = logits.scalar_type() == at::kFloat ? scan_chunk<float> : scan_chunk<uint16_t>;
     scan(logits, first, wanted, scale, with_entropy, rows, log_probs);
@@ -131,19 +133,19 @@ HeadChunk chunk_of(const Tensor& logits, int64_t first, const Tensor& targets, d
 
 // By the program's own kernels for devices.
 RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden,
-                                 const Tensor& weight, const Tensor& targets, double scale,
+                                 const HeadWeight& weight, const Tensor& targets, double scale,
                                  bool with_entropy, int64_t chunk_rows, double cap) {
-  const int64_t n = hidden.size(0), vocabulary = weight.size(0);
+  const int64_t n = hidden.size(0), vocabulary = weight.weight.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   RowStatistics out{at::empty({n}, f32), at::empty({n}, f32),
                     with_entropy ? at::empty({n}, f32) : Tensor{}};
   static_assert(sizeof(HeadRow) % sizeof(double) == 0);
   const Tensor seen =
       at::empty({n, sizeof(HeadRow) / sizeof(double)}, hidden.options().dtype(at::kDouble));
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, vocabulary), cap);
+  ChunkBuffer buffer(hidden, weight, std::min(chunk_rows, vocabulary), cap);
   for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
     HeadScan scan;
-    scan.chunk = chunk_of(buffer.logits(weight.narrow(0, first, count)), first, targets, scale);
+    scan.chunk = chunk_of(buffer.logits(rows_of_head(weight, first, count)), first, targets, scale);
     scan.seen = static_cast<HeadRow*>(seen.mutable_data_ptr());
     scan.with_entropy = with_entropy;
     scan.last = first + count == vocabulary;
@@ -189,47 +191,75 @@ void gradient_of_chunk(const Tensor& logits, int64_t first, const Tensor& target
 }
 
 struct HeadGradients {
-  Tensor hidden;  // [N, D], type of hidden; undefined when not needed
+  Tensor hidden;  // [N, D], or [N, D + r], type of hidden; undefined when not needed
   Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own
                   // gradient
+  Tensor low;     // [V, r], likewise
 };
 
-HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+// The gradient of one of the head's weights: added to its own, or in a tensor of its own.
+class WeightGradient {
+ public:
+  WeightGradient(const Tensor& weight, bool wanted) : wanted_(wanted) {
+    if (!wanted) return;
+    own_ = own_gradient(weight);
+    if (!own_.defined()) fresh_ = at::empty(weight.sizes(), weight.options());
+  }
+  void add(const Tensor& dz, const Tensor& hidden, int64_t first) const {
+    if (!wanted_) return;
+    const Tensor& to = own_.defined() ? own_ : fresh_;
+    multiply(to.narrow(0, first, dz.size(1)), dz.t(), hidden,
+             own_.defined() ? Sum::add : Sum::overwrite);
+  }
+  const Tensor& fresh() const { return fresh_; }
+
+ private:
+  bool wanted_;
+  Tensor own_, fresh_;
+};
+
+// What is to be differentiated.
+struct Wanted {
+  bool hidden, weight, low;
+};
+
+HeadGradients backward_chunks(const Tensor& hidden, const HeadWeight& head, const Tensor& targets,
                               double scale, int64_t chunk_rows, double cap,
-                              const RowStatistics& rows, const RowGradients& grads,
-                              bool want_hidden, bool want_weight, std::vector<Tensor> kept) {
-  HeadGradients out;
-  Tensor hidden_sum =
-      want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
-  const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
-  const int64_t rows_at_a_time = std::min(chunk_rows, weight.size(0));
-  if (want_weight && !own.defined()) out.weight = at::empty(weight.sizes(), weight.options());
-  ChunkBuffer buffer(hidden, rows_at_a_time, cap);
-  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    const Tensor weight_rows = weight.narrow(0, first, count);
+                              const RowStatistics& rows, const RowGradients& grads, Wanted wanted,
+                              std::vector<Tensor> kept) {
+  const Tensor of_weight = hidden_of_weight(hidden, head),
+               of_adapter = hidden_of_adapter(hidden, head);
+  const Tensor hidden_sum =
+      wanted.hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
+  const WeightGradient weight(head.weight, wanted.weight), low(head.low, wanted.low);
+  const int64_t vocabulary = head.weight.size(0);
+  ChunkBuffer buffer(hidden, head, std::min(chunk_rows, vocabulary), cap);
+  for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
+    const HeadWeight of_chunk = rows_of_head(head, first, count);
     const auto chunk = static_cast<size_t>(first / chunk_rows);
     const bool again = chunk >= kept.size();
     if (again) {
       trace::count("logits_computed_again", hidden.size(0) * count);
     } else {
-      buffer.take(weight_rows);
+      buffer.take(of_chunk);
     }
-    const Tensor dz = again ? buffer.logits(weight_rows) : std::exchange(kept[chunk], {});
+    const Tensor dz = again ? buffer.logits(of_chunk) : std::exchange(kept[chunk], {});
     // Of a cap, by the capped logits, whose place the gradient takes.
     const Tensor slope = cap > 0 ? at::rsub(at::square(dz.to(at::kFloat).div(cap)), 1) : Tensor{};
     gradient_of_chunk(dz, first, targets, scale, rows, grads);
     if (slope.defined()) dz.mul_(slope);
-    if (want_weight) {
-      const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
-      multiply((own.defined() ? own : out.weight).narrow(0, first, count), dz.t(), hidden, sum);
-    }
-    if (want_hidden) multiply(hidden_sum, dz, buffer.weight_rows(), Sum::add);
+    weight.add(dz, of_weight, first);
+    low.add(dz, of_adapter, first);
+    if (!wanted.hidden) return;
+    multiply(hidden_of_weight(hidden_sum, head), dz, buffer.weight_rows(), Sum::add);
+    if (of_adapter.defined())
+      multiply(hidden_of_adapter(hidden_sum, head), dz, buffer.low_rows(), Sum::add);
   });
-  if (want_hidden) out.hidden = hidden_sum.to(hidden.scalar_type());
-  return out;
+  return {wanted.hidden ? hidden_sum.to(hidden.scalar_type()) : Tensor{}, weight.fresh(),
+          low.fresh()};
 }
 
-RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+RowStatistics forward_chunks(const Tensor& hidden, const HeadWeight& weight, const Tensor& targets,
                              double scale, bool with_entropy, int64_t chunk_rows,
                              int64_t kept_bytes, double cap, std::vector<Tensor>& kept) {
   trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
@@ -247,11 +277,12 @@ RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const T
 // Returns {log_probs} or {log_probs, entropy}.
 struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
-                               const Tensor& targets, double scale, bool with_entropy,
-                               bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes,
-                               double cap) {
+                               const std::optional<Tensor>& of_adapter, const Tensor& targets,
+                               double scale, bool with_entropy, bool entropy_gradient,
+                               int64_t chunk_rows, int64_t kept_bytes, double cap) {
     std::vector<Tensor> kept;
-    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy,
+    const Tensor low = of_adapter.value_or(Tensor{});
+    const RowStatistics rows = forward_chunks(hidden, {weight, low}, targets, scale, with_entropy,
                                               chunk_rows, kept_bytes, cap, kept);
     context->saved_data["kept"] = std::move(kept);
     context->saved_data["scale"] = scale;
@@ -259,7 +290,7 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     context->saved_data["cap"] = cap;
     context->saved_data["entropy_gradient"] = entropy_gradient;
     variable_list outputs{rows.log_probs};
-    variable_list saved{hidden, weight, targets, rows.log_sum_exp};
+    variable_list saved{hidden, weight, low, targets, rows.log_sum_exp};
     if (with_entropy) outputs.push_back(rows.entropy);
     if (entropy_gradient) saved.push_back(rows.entropy);
     if (with_entropy && !entropy_gradient) context->mark_non_differentiable({rows.entropy});
@@ -272,25 +303,30 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     const variable_list saved = context->get_saved_variables();
     const bool with_entropy =
         context->saved_data["entropy_gradient"].toBool() && grads[1].defined();
-    RowStatistics rows{{}, saved[3], with_entropy ? saved[4] : Tensor{}};
-    RowGradients flow{grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[3]),
+    RowStatistics rows{{}, saved[4], with_entropy ? saved[5] : Tensor{}};
+    RowGradients flow{grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[4]),
                       with_entropy ? grads[1].contiguous() : Tensor{}};
     // Gradients take the place of the kept logits: another pass over the same graph has none.
     std::vector<Tensor> kept = context->saved_data["kept"].toTensorVector();
     context->saved_data["kept"] = std::vector<Tensor>{};
+    const bool with_low = saved[2].defined();
     const HeadGradients out = backward_chunks(
-        saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
+        saved[0], {saved[1], saved[2]}, saved[3], context->saved_data["scale"].toDouble(),
         context->saved_data["chunk_rows"].toInt(), context->saved_data["cap"].toDouble(), rows,
-        flow, context->needs_input_grad(0), context->needs_input_grad(1), std::move(kept));
-    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{},
-            Tensor{},   Tensor{},   Tensor{}, Tensor{}};
+        flow,
+        {context->needs_input_grad(0), context->needs_input_grad(1),
+         with_low && context->needs_input_grad(2)},
+        std::move(kept));
+    return {out.hidden, out.weight, out.low, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
-void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature,
+void check(const Tensor& hidden, const HeadWeight& head, const Tensor& targets, double temperature,
            int64_t chunk_rows) {
-  VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) &&
-               weight.size(0) > 0,
+  const Tensor &weight = head.weight, &low = head.low;
+  const int64_t more = low.defined() ? low.size(1) : 0;
+  VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) + more &&
+               weight.size(0) > 0 && (more == 0 || low.size(0) == weight.size(0)),
            ExitCode::internal, "token_log_probs: hidden and weight have shapes that do not fit");
   const auto known = [](const Tensor& t) {
     return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16;
@@ -316,17 +352,20 @@ void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, do
 
 }  // namespace
 
-TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+TokenLogProbs token_log_probs(const Tensor& hidden, const HeadWeight& head, const Tensor& targets,
                               double temperature, Entropy entropy, int64_t chunk_rows,
                               int64_t kept_bytes, double cap) {
   const Tensor dense_targets = targets.contiguous();
-  check(hidden, weight, dense_targets, temperature, chunk_rows);
+  check(hidden, head, dense_targets, temperature, chunk_rows);
   const bool with_entropy = entropy != Entropy::skip;
+  const auto low = head.low.defined() ? std::optional(head.low.contiguous()) : std::nullopt;
   const bool differentiated =
-      at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
+      at::GradMode::is_enabled() &&
+      (hidden.requires_grad() || head.weight.requires_grad() || (low && low->requires_grad()));
   const variable_list out = TokenLogProbsFunction::apply(
-      hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
-      entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0, cap);
+      hidden.contiguous(), head.weight.contiguous(), low, dense_targets, 1.0 / temperature,
+      with_entropy, entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0,
+      cap);
   return {out[0], with_entropy ? out[1] : Tensor{}};
 }
 

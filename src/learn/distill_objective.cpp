@@ -41,11 +41,12 @@ class DistillObjective final : public Objective {
 
   // The teacher's weights are here only within its pass: its logits are kept for loss(), or its
   // most likely tokens.
-  void prepare(const ActionBatch& batch) override {
+  void prepare(zero::ShardedModel& /*model*/, const ActionBatch& batch) override {
     const trace::Region region{"teacher", batch.packed.tokens()};
-    teacher_->forward(batch.packed, [&](const Tensor& hidden, const Tensor& head_weight) {
-      keep(hidden.index_select(0, batch.rows), head_weight);
-    });
+    teacher_->forward(batch.packed,
+                      [&](const Tensor& hidden, const kernels::HeadWeight& head_weight) {
+                        keep(hidden.index_select(0, batch.rows), head_weight);
+                      });
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
@@ -72,8 +73,8 @@ class DistillObjective final : public Objective {
   }
 
  private:
-  void keep(const Tensor& hidden, const Tensor& weight) {
-    const int64_t rows = hidden.size(0), vocabulary = weight.size(0);
+  void keep(const Tensor& hidden, const kernels::HeadWeight& head) {
+    const int64_t rows = hidden.size(0), vocabulary = head.weight.size(0);
     const int64_t chunk = kernels::rows_of_chunk(vocabulary, hidden.device());
     if (options_.by_teacher()) {
       const int64_t k = std::min(options_.top_k, vocabulary);
@@ -84,7 +85,7 @@ class DistillObjective final : public Objective {
     }
     for (int64_t first = 0; first < rows; first += chunk) {
       const int64_t count = std::min(chunk, rows - first);
-      const Tensor logits = capped(kernels::row_logits(hidden.narrow(0, first, count), weight),
+      const Tensor logits = capped(kernels::row_logits(hidden.narrow(0, first, count), head),
                                    teacher_->spec().shape.logit_cap);
       if (!options_.by_teacher()) {
         logits_.narrow(0, first, count).copy_(logits);

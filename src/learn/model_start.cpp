@@ -11,6 +11,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/exported_config.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/region.hpp"
@@ -27,6 +28,17 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
   ModelStart start{model::describe_and_check(folder, head, allowed), folder.weights, seed};
   start.spec.head_type = head_type;
   return start;
+}
+
+// With the adapter of actor.lora, new or as it is stored.
+void adapt(ModelStart& start, const config::Options& options) {
+  const config::LoraOptions& lora = options.actor.lora;
+  if (!lora.wanted()) return;
+  start.spec = model::adapted(start.spec, options);
+  if (!start.weights) return;
+  std::optional<model::AdapterFolder> folder;
+  if (!lora.path.empty()) folder = model::open_adapter(lora.path);
+  start.weights = model::adapted_weights(start.spec, start.weights, folder ? &*folder : nullptr);
 }
 
 int64_t positions_of(const std::string& path) { return model::load_shape(path).longest(); }
@@ -86,6 +98,7 @@ ModelStart trained_start(const config::Options& options, model::HeadKind head) {
                        nullptr, seed}
           : open(options.model.path, head, options.model.head_dtype, seed);
   start.spec.head_type = options.model.head_dtype;
+  adapt(start, options);
   model::freeze(start.spec, options.actor.freeze, "actor.freeze");
   return start;
 }
@@ -123,7 +136,11 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
 }
 
 ModelStart reference_start(const config::Options& options, const ModelStart& actor) {
-  if (options.reference.path.empty()) return actor;
+  if (options.reference.path.empty()) {
+    ModelStart start = actor;
+    if (start.spec.adapter) start.spec = model::without_adapter(start.spec);
+    return start;
+  }
   auto start =
       open(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
   VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data,

@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight,
+ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const kernels::HeadWeight& head_weight,
                                    const ActionBatch& batch, int64_t kept, double logit_cap) {
   return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept, logit_cap),
                                  at::ones_like(batch.columns, at::kByte), batch.segments);
@@ -28,13 +28,32 @@ ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weig
 
 // Sums of log-probs by a model that is not differentiated; undefined for an empty batch.
 // Collective.
-Tensor sums_by(zero::ShardedModel& model, const ActionBatch& batch) {
+Tensor sums_by(zero::ShardedModel& model, const ActionBatch& batch,
+               model::AdapterUse adapter = model::AdapterUse::applied) {
   Tensor sums;
-  model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& head_weight) {
-    sums = log_probs_of(hidden, head_weight, batch, 0, model.spec().shape.logit_cap).sums;
-  });
+  model.forward(
+      batch.packed,
+      [&](const Tensor& hidden, const kernels::HeadWeight& head_weight) {
+        sums = log_probs_of(hidden, head_weight, batch, 0, model.spec().shape.logit_cap).sums;
+      },
+      adapter);
   return sums;
 }
+
+// The frozen policy that a loss compares with: a model of its own, or the trained one without its
+// adapter.
+class Reference {
+ public:
+  explicit Reference(std::unique_ptr<zero::ShardedModel> own) : own_(std::move(own)) {}
+  Tensor sums(zero::ShardedModel& trained, const ActionBatch& batch) const {
+    if (own_) return sums_by(*own_, batch);
+    EXPECT(trained.spec().adapter.has_value());
+    return sums_by(trained, batch, model::AdapterUse::disabled);
+  }
+
+ private:
+  std::unique_ptr<zero::ShardedModel> own_;
+};
 
 template <class T>
 Tensor on_device(const std::vector<T>& values, at::ScalarType type, at::Device device) {
@@ -70,9 +89,7 @@ class PairObjective final : public Objective {
       : options_(options),
         facts_(config::traits(options.form())),
         kept_logits_(kept_logits),
-        reference_(std::move(reference)) {
-    EXPECT((reference_ != nullptr) == facts_.reference);
-  }
+        reference_(std::move(reference)) {}
 
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override {
@@ -87,10 +104,10 @@ class PairObjective final : public Objective {
     if (facts_.sorts) match(step);
   }
 
-  void prepare(const ActionBatch& batch) override {
-    if (!reference_) return;
+  void prepare(zero::ShardedModel& model, const ActionBatch& batch) override {
+    if (!facts_.reference) return;
     const trace::Region region{"reference log-probs", batch.packed.tokens()};
-    reference_sums_ = sums_by(*reference_, batch);
+    reference_sums_ = reference_.sums(model, batch);
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
@@ -101,7 +118,7 @@ class PairObjective final : public Objective {
     const bool by_mean = !facts_.reference && options_.form() != config::DpoLoss::cpo;
     const Tensor& of_policy = by_mean ? policy.means : policy.sums;
     input.policy = {side(of_policy, 0), side(of_policy, 1)};
-    if (reference_) input.reference = {side(reference_sums_, 0), side(reference_sums_, 1)};
+    if (facts_.reference) input.reference = {side(reference_sums_, 0), side(reference_sums_, 1)};
     const Tensor lengths = in.batch.segments.sums(at::ones_like(in.batch.columns, at::kFloat));
     input.lengths = {side(lengths, 0), side(lengths, 1)};
     if (facts_.sorts) input.matched = matched_[in.number];
@@ -167,7 +184,7 @@ class PairObjective final : public Objective {
     const bool paired = options_.form() == config::DpoLoss::aot;
     for (const RowBatch& rows : step.batches) {
       const ActionBatch batch = make_action_batch(rows.samples, step.device);
-      const Tensor policy = sums_by(step.model, batch), frozen = sums_by(*reference_, batch);
+      const Tensor policy = sums_by(step.model, batch), frozen = reference_.sums(step.model, batch);
       pairs.push_back(rows.margins.size());
       if (rows.margins.empty()) continue;
       const auto distance = [](const Tensor& sums) { return side(sums, 0) - side(sums, 1); };
@@ -195,7 +212,7 @@ class PairObjective final : public Objective {
   config::DpoOptions options_;
   const config::DpoLossTraits& facts_;
   int64_t kept_logits_;
-  std::unique_ptr<zero::ShardedModel> reference_;
+  Reference reference_;
   Tensor reference_sums_;            // [2 P] of the micro-batch that prepare() saw
   std::vector<ppo::Pairs> matched_;  // of each micro-batch of the step
   double chosen_tokens_ = 1;         // of the step
@@ -205,9 +222,7 @@ class LabelledObjective final : public Objective {
  public:
   LabelledObjective(const config::DpoOptions& options, int64_t kept_logits,
                     std::unique_ptr<zero::ShardedModel> reference)
-      : options_(options), kept_logits_(kept_logits), reference_(std::move(reference)) {
-    EXPECT(reference_ != nullptr);
-  }
+      : options_(options), kept_logits_(kept_logits), reference_(std::move(reference)) {}
 
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override {
@@ -222,7 +237,7 @@ class LabelledObjective final : public Objective {
       if (options_.form() != config::DpoLoss::kto) continue;
       const trace::Region region{"mismatched log-probs"};
       const ActionBatch batch = make_action_batch(rows.mismatched, step.device);
-      const Tensor policy = sums_by(step.model, batch), frozen = sums_by(*reference_, batch);
+      const Tensor policy = sums_by(step.model, batch), frozen = reference_.sums(step.model, batch);
       if (!rows.wanted.empty()) sums[0] += sum_of(policy - frozen).item<double>();
     }
     sum_over(step.ranks, sums);
@@ -231,9 +246,9 @@ class LabelledObjective final : public Objective {
     unwanted_ = std::max(sums[3], 1.0);
   }
 
-  void prepare(const ActionBatch& batch) override {
+  void prepare(zero::ShardedModel& model, const ActionBatch& batch) override {
     const trace::Region region{"reference log-probs", batch.packed.tokens()};
-    reference_sums_ = sums_by(*reference_, batch);
+    reference_sums_ = reference_.sums(model, batch);
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
@@ -258,7 +273,7 @@ class LabelledObjective final : public Objective {
  private:
   config::DpoOptions options_;
   int64_t kept_logits_;
-  std::unique_ptr<zero::ShardedModel> reference_;
+  Reference reference_;
   Tensor reference_sums_;  // [B] of the micro-batch that prepare() saw
   double kl_ = 0;          // of the step, at least 0
   double wanted_ = 1, unwanted_ = 1;
@@ -266,8 +281,8 @@ class LabelledObjective final : public Objective {
 
 }  // namespace
 
-Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch,
-                        int64_t kept, double logit_cap) {
+Tensor target_log_probs(const Tensor& hidden, const kernels::HeadWeight& head_weight,
+                        const ActionBatch& batch, int64_t kept, double logit_cap) {
   return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
                                   1.0, kernels::Entropy::skip, kernels::vocabulary_chunk, kept,
                                   logit_cap)

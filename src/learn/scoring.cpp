@@ -129,17 +129,21 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
 
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
                             const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
-                            at::Device device) {
+                            at::Device device, model::AdapterUse adapter) {
   DeviceValues values;
   const comm::Then then = for_micro_batches(
       samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
-        model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-          const auto head = kernels::token_log_probs(
-              hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
-              kernels::Entropy::skip, kernels::vocabulary_chunk, 0, model.spec().shape.logit_cap);
-          values.add(head.log_probs, places_of(batch, samples, which));
-        });
+        model.forward(
+            batch.packed,
+            [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
+              const auto head = kernels::token_log_probs(
+                  hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
+                  kernels::Entropy::skip, kernels::vocabulary_chunk, 0,
+                  model.spec().shape.logit_cap);
+              values.add(head.log_probs, places_of(batch, samples, which));
+            },
+            adapter);
       });
   return then == comm::Then::leave ? at::Tensor{} : written(samples, values);
 }
@@ -160,8 +164,8 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
 
 std::optional<std::vector<float>> sequence_scores(
     zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale,
-    at::Device device) {
+    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device,
+    model::AdapterUse adapter) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
   DeviceValues values;
@@ -169,9 +173,12 @@ std::optional<std::vector<float>> sequence_scores(
     std::vector<std::span<const int32_t>> parts;
     for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
     const model::PackedBatch packed = model::pack(parts, device);
-    model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
-    });
+    model.forward(
+        packed,
+        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+          values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
+        },
+        adapter);
     if (pass.next(received) == comm::Then::leave) return std::nullopt;
   }
   std::vector<float> all(sequences.size());

@@ -85,13 +85,14 @@ std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep
   for (const ppo::Experience& experience : step.micro_batches) {
     const ActionBatch batch = make_action_batch(experience.samples, device);
     entropies.emplace_back(at::empty({0}, at::TensorOptions().device(device)));
-    actor.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      entropies.back() =
-          kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
-                                   scoring_temperature(options), kernels::Entropy::value,
-                                   kernels::vocabulary_chunk, 0, actor.spec().shape.logit_cap)
-              .entropy;
-    });
+    actor.forward(
+        batch.packed, [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
+          entropies.back() = kernels::token_log_probs(
+                                 hidden.index_select(0, batch.rows), head_weight, batch.targets,
+                                 scoring_temperature(options), kernels::Entropy::value,
+                                 kernels::vocabulary_chunk, 0, actor.spec().shape.logit_cap)
+                                 .entropy;
+        });
     help_others(step);
   }
   const at::Tensor mine =
@@ -170,7 +171,7 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step,
     const ActionBatch batch = make_action_batch(part.samples, device);
     actor.forward_backward(
         batch.packed,
-        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+        [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
           const auto head = kernels::token_log_probs(
               hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0,
               kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count,
@@ -215,7 +216,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(
         batch.actions.packed,
-        [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+        [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
           const auto head = kernels::token_log_probs(
               hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
               scoring_temperature(options), entropy_mode(options.actor), kernels::vocabulary_chunk,

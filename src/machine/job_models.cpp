@@ -5,6 +5,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/config/model_folders.hpp"
 #include "trireme/config/models_of.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/trained_head.hpp"
 
@@ -112,7 +113,7 @@ ModelShapes shapes_of(const config::Options& options, config::Command command,
       out.reward_models.push_back(model::shape_with_weights(source.path));
   }
   if (has_critic(options, command)) out.critic = critic.value_or(actor);
-  if (config::needs_reference(options, command)) {
+  if (config::has_reference_model(options, command)) {
     const std::string& path = options.reference.path;
     out.reference = path.empty() ? actor : model::shape_with_weights(path);
   }
@@ -138,7 +139,7 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
                                   judged ? "the first reward model" : "the actor")
                      : implied;
   }
-  if (config::needs_reference(options, command))
+  if (config::has_reference_model(options, command))
     out.reference = find.other("reference.path", options.reference.path, out.actor, "the actor");
   return out;
 }
@@ -146,7 +147,8 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
 plan::JobModels job_models(const config::Options& options, config::Command command,
                            const ModelShapes& shapes) {
   plan::JobModels out;
-  model::ModelSpec actor = model::describe(shapes.actor, model::trained_head(command));
+  model::ModelSpec actor =
+      model::adapted(model::describe(shapes.actor, model::trained_head(command)), options);
   model::freeze(actor, options.actor.freeze, "actor.freeze");
   out.actor = layout_of(actor);
   if (command == config::Command::ppo) {

@@ -16,8 +16,12 @@
 #include <type_traits>
 
 #include "elementwise.hpp"
+#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
 #include "trireme/kernels/decode_rows.hpp"
+#include "trireme/kernels/parallel.hpp"
+#include "trireme/kernels/to_device.hpp"
 #include "trireme/model/row_kernels.hpp"
 
 namespace trireme::model {
@@ -34,6 +38,29 @@ float scale_at(const ScaleByPosition& o, int64_t position) {
   return 1 + static_cast<float>(o.beta) * std::log(1 + steps);
 }
 
+constexpr uint32_t dropout_stream = 0x6c6f7261;  // keeps it apart from the other draws
+
+// Elements of x to 0, and the others divided by what is left. `place`: of the operation in the
+// model.
+at::Tensor drop(const at::Tensor& x, double share, const DropoutDraws& draws, uint32_t place) {
+  constexpr int64_t together = 4, grain = int64_t{1} << 12;  // numbers of a draw, draws of a task
+  const int64_t elements = x.numel();
+  at::Tensor dropped = at::empty(x.sizes(), at::TensorOptions().dtype(at::kBool));
+  bool* const to = dropped.mutable_data_ptr<bool>();
+  const base::PhiloxKey key{static_cast<uint32_t>(draws.seed ^ (draws.seed >> 32)),
+                            static_cast<uint32_t>(draws.step)};
+  const auto batch =
+      (static_cast<uint32_t>(draws.micro_batch) << 16) ^ static_cast<uint32_t>(draws.rank);
+  kernels::parallel_for(0, base::ceil_div(elements, together), grain, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      const auto bits = base::philox({static_cast<uint32_t>(i), place, batch, dropout_stream}, key);
+      for (int64_t j = 0; j < std::min(together, elements - i * together); ++j)
+        to[i * together + j] = base::unit_float(bits[static_cast<size_t>(j)]) < share;
+    }
+  });
+  return at::masked_fill(x, kernels::to_device(dropped, x.device()), 0).mul(1 / (1 - share));
+}
+
 // As tensors: each operation's result from the values.
 struct Execution {
   const StagePass& pass;
@@ -45,18 +72,23 @@ struct Execution {
     return x.view({x.size(0), x.size(1) / head_dim, head_dim});
   }
 
+  // The weight's rows, or columns, by number.
+  at::Tensor looked_up(const LookUp& o, const at::Tensor& ids) const {
+    const at::Tensor& weight = pass.parameter(o.weight);
+    return o.columns ? weight.index_select(1, ids).t().contiguous() : embedding_rows(weight, ids);
+  }
   at::Tensor operator()(const LookUp& o) const {
-    const at::Tensor &weight = pass.parameter(o.weight), &ids = pass.part.ids;
+    const at::Tensor& ids = pass.part.ids;
     const int64_t vocabulary = pass.spec.shape.vocab;
     const auto [first, rows] = pass.strategy.vocabulary_rows(vocabulary);
-    EXPECT(weight.size(0) == rows);
-    if (rows == vocabulary) return embedding_rows(weight, ids);
+    EXPECT(pass.parameter(o.weight).size(o.columns ? 1 : 0) == rows);
+    if (rows == vocabulary) return looked_up(o, ids);
     // Another rank has the other rows: zeros here, so that the sum over the ranks is the whole
     // look-up.
     const at::Tensor outside =
         at::logical_not(at::logical_and(ids.ge(first), ids.lt(first + rows)));
     const at::Tensor local = at::masked_fill(ids.sub(first), outside, 0);
-    return at::masked_fill(embedding_rows(weight, local), outside.unsqueeze(1), 0);
+    return at::masked_fill(looked_up(o, local), outside.unsqueeze(1), 0);
   }
   at::Tensor operator()(const Norm& o) const {
     const at::Tensor& weight = pass.parameter(o.weight);
@@ -112,6 +144,12 @@ struct Execution {
     float* const factor = factors.mutable_data_ptr<float>();
     for (int64_t i = 0; i < positions.numel(); ++i) factor[i] = scale_at(o, position[i]);
     return x.mul(factors.to(x.device()).to(x.scalar_type()).unsqueeze(1));
+  }
+  at::Tensor operator()(const Drop& o) const {
+    const at::Tensor& x = (*this)[o.in];
+    if (pass.dropout == nullptr) return x;
+    const uint32_t place = (static_cast<uint32_t>(pass.stage.layer + 1) << 8) | o.out.id;
+    return drop(x, o.share, *pass.dropout, place);
   }
 };
 
@@ -187,14 +225,17 @@ void execute_row(const Operation& operation, const RowSlice& slice) {
 
 at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
                      std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy) {
+                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy,
+                     AdapterUse adapter, const DropoutDraws* dropout) {
   EXPECT(parameters.size() == stage.parameters.size() && !stage.operations.empty());
-  const StagePass pass{spec, stage, parameters, part, ropes, strategy};
+  const bool applied = adapter == AdapterUse::applied;
+  const StagePass pass{spec, stage, parameters, part, ropes, strategy, dropout};
   Values values(spec.values);
   values[residual.id] = x;
-  for (const Operation& operation : stage.operations)
+  for (const Operation& operation : applied ? stage.operations : stage.base_operations())
     values[result_of(operation).id] = execute(operation, pass, values);
-  const at::Tensor& out = values[result_of(stage.operations.back()).id];
+  at::Tensor out = values[stage.result().id];
+  if (applied && stage.low) out = at::cat({out, values[stage.low->id]}, 1);
   return stage.kind == StageKind::head && spec.wide_head() ? out.to(at::kFloat) : out;
 }
 

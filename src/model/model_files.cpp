@@ -8,6 +8,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/exported_config.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/gguf.hpp"
 
 namespace trireme::model {
@@ -101,16 +102,6 @@ config::ModelShape exported_shape(const ModelSpec& spec, StoredType type) {
   return shape;
 }
 
-// Each once, in the order of the parameters.
-std::vector<base::TensorSpec> file_tensors(const ModelSpec& spec) {
-  std::vector<base::TensorSpec> out;
-  std::set<std::string, std::less<>> seen;
-  for (const Parameter& parameter : spec.parameters) {
-    if (seen.insert(parameter.file_tensor().name).second) out.push_back(parameter.file_tensor());
-  }
-  return out;
-}
-
 std::string generation_config(const config::ModelShape& shape) {
   nlohmann::ordered_json out;
   out["_from_model_config"] = true;
@@ -129,6 +120,7 @@ std::string generation_config(const config::ModelShape& shape) {
 ModelFolder open_model(const fs::path& path) {
   std::error_code error;
   if (path.extension() == ".gguf" && !fs::is_directory(path, error)) return open_gguf(path, path);
+  if (is_adapter(path)) return open_merged(path, base_folder(open_adapter(path)));
   const bool has_config = fs::exists(path / "config.json", error);
   if (!has_config && fs::is_directory(path, error)) {
     const auto files = gguf_files(path);
@@ -150,6 +142,7 @@ ModelFolder open_model(const fs::path& path) {
 
 config::ModelShape load_shape(const fs::path& path) {
   std::error_code error;
+  if (is_adapter(path)) return open_model(path).shape;
   const bool is_config = fs::exists(path / "config.json", error) || path.extension() == ".json";
   return is_config ? config::load_model_shape(path) : open_model(path).shape;
 }
@@ -212,7 +205,8 @@ ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head, Missing a
 void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block,
                     const WeightSource& weights, uint64_t seed, float* out) {
   const Parameter& its = spec.parameters.at(parameter);
-  if (its.role == Role::score && !weights.contains(its.spec.name)) {
+  const bool drawn = its.role == Role::score || part_of(its.role) != Part::base;
+  if (drawn && !weights.contains(its.file_tensor().name)) {
     initial_values(spec, parameter, block, seed, out);
   } else {
     weights.read(its.file_tensor().name, its.in_file(block), out);
@@ -224,24 +218,54 @@ bool copy_parameter(const Parameter& parameter, const base::Block& block,
   return weights.copy(parameter.file_tensor().name, parameter.in_file(block), type, out);
 }
 
+namespace {
+
+std::vector<std::string> exported_names(const ModelSpec& spec) {
+  std::vector<std::string> out;
+  for (const Parameter& parameter : spec.parameters) {
+    const bool of_base = part_of(parameter.role) == Part::base;
+    out.push_back(!spec.adapter ? parameter.file_tensor().name
+                  : of_base     ? ""
+                                : exported_adapter_name(parameter));
+  }
+  return out;
+}
+
+SafetensorsWriter writer_of(const fs::path& folder, const ModelSpec& spec,
+                            const std::vector<std::string>& names,
+                            const ModelExport::Options& options) {
+  std::vector<base::TensorSpec> tensors;  // each once, in the order of the parameters
+  std::set<std::string, std::less<>> seen;
+  for (size_t p = 0; p < names.size(); ++p) {
+    if (!names[p].empty() && seen.insert(names[p]).second)
+      tensors.push_back({names[p], spec.parameters[p].file_tensor().shape});
+  }
+  if (!spec.adapter) return {folder, std::move(tensors), options.type, options.file_bytes};
+  return {folder, std::move(tensors), StoredType::f32, ~uint64_t{0}, adapter_stem};
+}
+
+}  // namespace
+
 ModelExport::ModelExport(fs::path folder, const ModelSpec& spec, Options options)
     : folder_(std::move(folder)),
       shape_(exported_shape(spec, options.type)),
       parameters_(spec.parameters),
+      adapter_config_(spec.adapter ? adapter_config_json(spec) : ""),
+      names_(exported_names(spec)),
       options_(std::move(options)),
-      writer_(folder_, file_tensors(spec), options_.type, options_.file_bytes) {}
+      writer_(writer_of(folder_, spec, names_, options_)) {}
 
 void ModelExport::create() { writer_.create(); }
 
 void ModelExport::write(size_t parameter, const base::Block& block, const float* values) {
-  const Parameter& its = parameters_.at(parameter);
-  writer_.write(its.file_tensor().name, its.in_file(block), values);
+  writer_.write(names_.at(parameter), parameters_.at(parameter).in_file(block), values);
 }
 
 void ModelExport::sync() { writer_.sync(); }
 
-void ModelExport::commit() {
-  writer_.retire_older();
+void ModelExport::write_config() const {
+  if (!adapter_config_.empty())
+    return base::write_file_atomically(folder_ / adapter_config_name, adapter_config_);
   static const KeptFiles none;
   const KeptFiles& kept = options_.kept ? *options_.kept : none;
   base::write_file_atomically(folder_ / "config.json",
@@ -249,6 +273,11 @@ void ModelExport::commit() {
   if (!shape_.score_head && !kept.has(generation_name))
     base::write_file_atomically(folder_ / generation_name, generation_config(shape_));
   kept.write(folder_);
+}
+
+void ModelExport::commit() {
+  writer_.retire_older();
+  write_config();
   writer_.commit();
 }
 

@@ -17,7 +17,8 @@ namespace trireme::model {
 enum class Extent : uint8_t { none, one, hidden, head, q, kv, ffn, vocabulary };
 int64_t length_of(Extent extent, const config::ModelShape& shape);
 
-enum class Start : uint8_t { zeros, ones, normal, score, number };
+// number: ParameterKind::number; low: A of an adapter, uniform in +-1/sqrt(inputs); unit: N(0, 1).
+enum class Start : uint8_t { zeros, ones, normal, score, number, low, unit };
 
 struct ParameterKind {
   Role role;

@@ -19,12 +19,14 @@ namespace {
 
 constexpr size_t chunk_elements = size_t{1} << 18;  // converted at a time
 
-std::string shard_name(size_t index, size_t count) {
-  if (count == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+std::string shard_name(const std::string& stem, size_t index, size_t count) {
+  if (count == 1) return stem + ".safetensors";
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu.safetensors", index + 1, count);
+  return stem + numbers;
 }
+
+std::string index_file(const std::string& stem) { return stem + ".safetensors.index.json"; }
 
 uint64_t stored_bytes(const base::TensorSpec& tensor, StoredType type) {
   return base::checked_mul(static_cast<uint64_t>(tensor.elements()), bytes_of(type));
@@ -33,8 +35,11 @@ uint64_t stored_bytes(const base::TensorSpec& tensor, StoredType type) {
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSpec> tensors,
-                                     StoredType type, uint64_t file_bytes)
-    : folder_(std::move(folder)), tensors_(std::move(tensors)), type_(type) {
+                                     StoredType type, uint64_t file_bytes, std::string stem)
+    : folder_(std::move(folder)),
+      tensors_(std::move(tensors)),
+      type_(type),
+      stem_(std::move(stem)) {
   if (type != StoredType::f32 && type != StoredType::bf16 && type != StoredType::f16) {
     throw InternalError(
         base::text("safetensors are written as F32, BF16 or F16, not ", name_of(type)));
@@ -44,9 +49,9 @@ SafetensorsWriter::SafetensorsWriter(fs::path folder, std::vector<base::TensorSp
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 
-bool SafetensorsWriter::is_weight_file(const std::string& name) {
-  return name == "model.safetensors" || name == "model.safetensors.index.json" ||
-         (name.starts_with("model-") && name.ends_with(".safetensors") &&
+bool SafetensorsWriter::is_weight_file(const std::string& name, const std::string& stem) {
+  return name == stem + ".safetensors" || name == index_file(stem) ||
+         (name.starts_with(stem + "-") && name.ends_with(".safetensors") &&
           name.find("-of-") != std::string::npos);
 }
 
@@ -69,7 +74,7 @@ void SafetensorsWriter::plan(uint64_t file_bytes) {
     std::sort(members.begin(), members.end(),
               [](const auto* a, const auto* b) { return a->name < b->name; });
     File file;
-    file.name = shard_name(g, groups.size());
+    file.name = shard_name(stem_, g, groups.size());
     file.header = safetensors_header_text(members, type_);
     file.size = file.header.size();
     for (const auto* member : members) {
@@ -162,7 +167,7 @@ void SafetensorsWriter::sync() {
 
 void SafetensorsWriter::retire_older() {
   bool found = false;
-  for (const char* entry : {"model.safetensors.index.json", "model.safetensors"}) {
+  for (const std::string& entry : {index_file(stem_), stem_ + ".safetensors"}) {
     std::error_code error;
     found |= fs::remove(folder_ / entry, error);
     if (error) base::throw_errno(error.value(), "remove", folder_ / entry);
@@ -187,14 +192,14 @@ void SafetensorsWriter::commit() {
     }
     index["metadata"]["total_size"] = total;
     base::sync_folder(folder_);  // the index last
-    base::write_file_atomically(folder_ / "model.safetensors.index.json", index.dump(2) + "\n");
+    base::write_file_atomically(folder_ / index_file(stem_), index.dump(2) + "\n");
   }
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename();
     const bool ours = std::find(names.begin(), names.end(), name) != names.end() ||
                       (files_.size() > 1 && name.ends_with(".json"));
     std::error_code ignored;
-    if (is_weight_file(name) && !ours) fs::remove(entry.path(), ignored);
+    if (is_weight_file(name, stem_) && !ours) fs::remove(entry.path(), ignored);
   }
   base::sync_folder(folder_);
 }

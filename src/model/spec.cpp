@@ -1,6 +1,7 @@
 #include "trireme/model/spec.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -43,7 +44,8 @@ std::vector<int64_t> group_bounds(int64_t groups, int degree, int64_t width) {
   return bounds;
 }
 
-// Rows are cut where they are, else columns.
+// Rows are cut where they are, else columns. Of an adapter: A's inputs and B's outputs as those of
+// the weight.
 Slicing slicing_of(Role role, const config::ModelShape& shape, int degree) {
   const auto bounds = [&](Extent extent) -> std::optional<std::vector<int64_t>> {
     switch (extent) {
@@ -59,15 +61,61 @@ Slicing slicing_of(Role role, const config::ModelShape& shape, int degree) {
     }
     throw InternalError("an extent without slicing");
   };
-  const ParameterKind& kind = kind_of(role);
-  if (auto rows = bounds(kind.rows)) return {SliceAxis::rows, std::move(*rows)};
-  if (auto columns = bounds(kind.columns)) return {SliceAxis::columns, std::move(*columns)};
+  const ParameterKind& kind = kind_of(base_role(role));
+  const bool looks_up = base_role(role) == Role::embedding;
+  const Extent inputs = looks_up ? kind.rows : kind.columns,
+               outputs = looks_up ? kind.columns : kind.rows;
+  std::optional<std::vector<int64_t>> rows, columns;
+  switch (part_of(role)) {
+    case Part::base:
+    case Part::saved:
+      rows = bounds(kind.rows);
+      columns = rows ? std::nullopt : bounds(kind.columns);
+      break;
+    case Part::lora_a: columns = bounds(inputs); break;
+    case Part::lora_b: rows = bounds(outputs); break;
+  }
+  if (rows) return {SliceAxis::rows, std::move(*rows)};
+  if (columns) return {SliceAxis::columns, std::move(*columns)};
   return {};
 }
 
 // The stream of a parameter's initial values: a hash of its name, so that an actor and a critic of
-// one shape, or a tied and an untied model, share what they have in common.
-uint64_t stream_of(const std::string& name) { return base::fnv1a(name); }
+// one shape, a tied and an untied model, or a module and its saved copy share what they have in
+// common.
+uint64_t stream_of(std::string name) {
+  if (const size_t at = name.find(saved_mark); at != std::string::npos)
+    name.erase(at, saved_mark.size());
+  return base::fnv1a(name);
+}
+
+// An adapter adds nothing at first: one of its factors is 0. The other is drawn as peft does.
+Start start_of(Role role) {
+  const bool looks_up = base_role(role) == Role::embedding;
+  switch (part_of(role)) {
+    case Part::lora_a: return looks_up ? Start::zeros : Start::low;
+    case Part::lora_b: return looks_up ? Start::unit : Start::zeros;
+    default: return kind_of(base_role(role)).start;
+  }
+}
+
+double deviation_of(Start start, const config::ModelShape& shape) {
+  if (start == Start::score) return 1.0 / static_cast<double>(shape.hidden + 1);
+  return start == Start::unit ? 1 : shape.initializer_range;
+}
+
+// torch.nn.init.kaiming_uniform_(a = sqrt(5)).
+void draw_low(const base::TensorSpec& tensor, const base::Block& block, uint64_t seed, float* out) {
+  const double bound = 1 / std::sqrt(static_cast<double>(tensor.columns()));
+  const uint64_t stream = stream_of(tensor.name);
+  for (int64_t row = 0; row < block.rows; ++row) {
+    for (int64_t column = 0; column < block.columns; ++column) {
+      const int64_t at = (block.row + row) * tensor.columns() + block.column + column;
+      const float u = base::uniform(seed, base::Stream::init, stream, static_cast<uint32_t>(at));
+      *out++ = static_cast<float>((2 * double{u} - 1) * bound);
+    }
+  }
+}
 
 }  // namespace
 
@@ -139,6 +187,20 @@ size_t ModelSpec::position_of(const Stage& stage, Role role) const {
                                  " in layer ", stage.layer));
 }
 
+Value Stage::result() const { return result_of(base_operations().back()); }
+
+size_t ModelSpec::head_position(AdapterUse use) const {
+  const Stage& stage = stages.back();
+  const Role role = parameters[head_parameter()].role;
+  return position_of(stage, use == AdapterUse::applied ? role : base_role(role));
+}
+
+std::optional<size_t> ModelSpec::head_low_position(AdapterUse use) const {
+  const Stage& stage = stages.back();
+  if (!stage.low || use == AdapterUse::disabled) return std::nullopt;
+  return position_of(stage, adapter_role(parameters[head_parameter()].role, Part::lora_b));
+}
+
 size_t ModelSpec::index_of(Role role, int layer) const {
   for (const auto& stage : stages) {
     if (stage.layer != layer) continue;
@@ -157,8 +219,9 @@ std::vector<int64_t> widths_of(const ModelSpec& spec) {
   for (const Stage& stage : spec.stages) {
     for (const Operation& operation : stage.operations) {
       int64_t& width = widths[result_of(operation).id];
-      if (std::holds_alternative<LookUp>(operation)) {
-        width = spec.shape.hidden;
+      if (const auto* look_up = std::get_if<LookUp>(&operation)) {
+        const auto& tensor = spec.parameters[spec.index_of(stage, look_up->weight)].spec;
+        width = look_up->columns ? tensor.rows() : tensor.columns();
       } else if (std::holds_alternative<Linear>(operation)) {
         width = spec.parameters[spec.index_of(stage, *weight_of(operation))].spec.rows();
       } else {
@@ -226,6 +289,9 @@ base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {
            "tensor parallelism of ", degree, " ranks is not possible for a model with ",
            spec.shape.kv_heads, " KV heads (a KV group is never split): choose 1 to ",
            spec.shape.kv_heads);
+  VALIDATE(degree == 1 || !spec.adapter, ExitCode::configuration, "tensor parallelism of ", degree,
+           " ranks is not supported with an adapter beside the weights: use one rank for each "
+           "replica (generate.tensor_parallel = 1, --tp 1), or merge the adapter");
   std::vector<Slicing> slicing;
   for (const auto& parameter : spec.parameters) {
     VALIDATE(degree == 1 || parameter.role != Role::whole_q_norm, ExitCode::configuration,
@@ -243,15 +309,17 @@ void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& 
   const base::TensorSpec& tensor = spec.parameters.at(parameter).spec;
   const Role role = spec.parameters.at(parameter).role;
   const std::span<float> values(out, static_cast<size_t>(block.elements()));
-  const Start start = kind_of(role).start;
-  if (start != Start::normal && start != Start::score) {
+  const Start start = start_of(role);
+  if (start == Start::zeros || start == Start::ones || start == Start::number) {
+    // A saved copy begins as what it is a copy of.
+    const bool own = part_of(role) == Part::base || part_of(role) == Part::saved;
     std::fill(values.begin(), values.end(),
-              static_cast<float>(first_value(kind_of(role), spec.shape)));
+              own ? static_cast<float>(first_value(kind_of(base_role(role)), spec.shape)) : 0.0f);
     return;
   }
+  if (start == Start::low) return draw_low(tensor, block, seed, out);
   const uint64_t stream = stream_of(tensor.name);
-  const double deviation = start == Start::score ? 1.0 / static_cast<double>(spec.shape.hidden + 1)
-                                                 : spec.shape.initializer_range;
+  const double deviation = deviation_of(start, spec.shape);
   kernels::parallel_for(
       0, block.rows, std::max<int64_t>(values_per_task / std::max<int64_t>(block.columns, 1), 1),
       [&](int64_t begin, int64_t end) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/inputs.hpp"
 #include "trireme/learn/model_start.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/tools/commands.hpp"
@@ -89,20 +91,39 @@ void convert_gguf(const ConvertCommand& command, const model::GgufFile& file) {
   });
 }
 
-void convert_folder(const ConvertCommand& command) {
-  const auto folder = model::open_model(command.input);
-  if (const auto* gguf = dynamic_cast<const model::GgufFile*>(folder.weights.get()))
-    return convert_gguf(command, *gguf);
+void convert_model(const ConvertCommand& command, const model::ModelFolder& folder,
+                   const fs::path& described, Source source) {
   const auto head = folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language;
   const auto spec = model::describe_and_check(folder, head);
-  write_model(command, source_of_model(command), [&](const fs::path& output) {
+  write_model(command, std::move(source), [&](const fs::path& output) {
     copy_model(
         spec,
         [&](size_t p, const base::Block& block, float* out) {
           model::load_parameter(spec, p, block, *folder.weights, 0, out);
         },
-        output, export_options(command, kept_files(command.input, {})));
+        output, export_options(command, kept_files(described, {})));
   });
+}
+
+void convert_folder(const ConvertCommand& command) {
+  const auto folder = model::open_model(command.input);
+  if (const auto* gguf = dynamic_cast<const model::GgufFile*>(folder.weights.get()))
+    return convert_gguf(command, *gguf);
+  convert_model(command, folder, command.input, source_of_model(command));
+}
+
+// An adapter and its base.
+void convert_adapter(const ConvertCommand& command) {
+  VALIDATE(command.merge, ExitCode::usage, command.input.string(),
+           " is an adapter, which a model folder cannot hold by itself: --merge adds it to its "
+           "base");
+  const fs::path base =
+      command.base.empty() ? model::base_folder(model::open_adapter(command.input)) : command.base;
+  Source source = source_of_model(command);
+  source.job.emplace_back(
+      "base", base::text(learn::digest_of_model(base), " ", learn::digest_of_descriptions(base)));
+  source.inputs.push_back(base);
+  convert_model(command, model::open_merged(command.input, base), base, std::move(source));
 }
 
 // The part of a checkpoint that is asked for: where its tensors lie and what head it has.
@@ -186,11 +207,17 @@ std::optional<learn::ModelStart> start_of_frozen(const driver::RunState& run,
                                                  const fs::path& checkpoint) {
   const auto options = config::parse_deck(run.deck, "the checkpoint's deck");
   const bool critic = part.prefix.starts_with("/critic/");
-  if ((critic ? options.critic.freeze : options.actor.freeze).empty()) return std::nullopt;
+  const bool adapts = !critic && options.actor.lora.wanted();
+  if (!adapts && (critic ? options.critic.freeze : options.actor.freeze).empty())
+    return std::nullopt;
+  const auto adapted = [&](const model::ModelSpec& base) {
+    return adapts ? model::adapted(base, options) : base;
+  };
   const std::string path = critic ? learn::critic_path(options).path : options.model.path;
   const auto seed = static_cast<uint64_t>(options.run.seed);
   if (path.empty())
-    return learn::ModelStart{model::describe(shape_of(source.model), part.head), nullptr, seed};
+    return learn::ModelStart{adapted(model::describe(shape_of(source.model), part.head)), nullptr,
+                             seed};
   const auto saved =
       std::ranges::find(run.inputs, critic ? learn::frozen_of_critic : learn::frozen_of_actor,
                         &learn::Inputs::value_type::first);
@@ -202,9 +229,57 @@ std::optional<learn::ModelStart> start_of_frozen(const driver::RunState& run,
   const auto folder = model::open_model(source.model);
   const auto allowed =
       part.head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
-  return learn::ModelStart{model::describe_and_check(folder, part.head, allowed), folder.weights,
-                           critic ? seed + 1 : seed};
+  learn::ModelStart start{adapted(model::describe_and_check(folder, part.head, allowed)),
+                          folder.weights, critic ? seed + 1 : seed};
+  if (adapts) start.weights = model::adapted_weights(start.spec, start.weights, nullptr);
+  return start;
 }
+
+// What a checkpoint and its base have together, as an adapter is merged from: as model files have
+// it, fused weights whole.
+class CheckpointWeights final : public model::WeightSource {
+ public:
+  CheckpointWeights(const model::ModelSpec& spec, ReadBlock read, std::string where)
+      : spec_(spec), read_(std::move(read)), where_(std::move(where)) {
+    for (size_t p = 0; p < spec.parameters.size(); ++p)
+      places_[spec.parameters[p].file_tensor().name].push_back(p);
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> out;
+    for (const auto& [name, p] : places_) out.push_back(name);
+    return out;
+  }
+  bool contains(std::string_view name) const override {
+    return places_.find(name) != places_.end();
+  }
+  const base::TensorSpec& spec(std::string_view name) const override {
+    return spec_.parameters[parts(name).front()].file_tensor();
+  }
+  std::string_view type_name(std::string_view) const override { return "F32"; }
+  void read(std::string_view name, const base::Block& block, float* out) const override {
+    for (const size_t p : parts(name)) {
+      const model::Parameter& part = spec_.parameters[p];
+      const int64_t first = part.stored ? part.stored->first_row : 0;
+      const int64_t begin = std::max(block.row, first);
+      const int64_t end = std::min(block.row + block.rows, first + part.spec.rows());
+      if (begin >= end) continue;
+      read_(p, {begin - first, end - begin, block.column, block.columns},
+            out + (begin - block.row) * block.columns);
+    }
+  }
+  std::string describe() const override { return where_; }
+
+ private:
+  const std::vector<size_t>& parts(std::string_view name) const {
+    const auto found = places_.find(name);
+    VALIDATE(found != places_.end(), ExitCode::bad_data, where_, " has no tensor '", name, "'");
+    return found->second;
+  }
+  const model::ModelSpec& spec_;
+  ReadBlock read_;
+  std::string where_;
+  std::map<std::string, std::vector<size_t>, std::less<>> places_;
+};
 
 void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
   auto part = part_of(command.part);
@@ -231,20 +306,31 @@ void convert_checkpoint(const ConvertCommand& command, const fs::path& folder) {
            " has no ", command.part, " (nothing in it begins with ", part.prefix, ")");
   const ToolJob job{{"input", learn::digest_of_file(folder / "manifest.json")},
                     {"part", command.part},
+                    {"merge", command.merge ? "yes" : "no"},
                     {"model-config", learn::digest_of_descriptions(source.model)},
                     {"tokenizer", learn::digest_of_descriptions(source.tokenizer)}};
   const InputPaths inputs{command.input, folder, source.model, source.tokenizer};
+  VALIDATE(!command.merge || spec.adapter, ExitCode::usage, "--merge: the ", command.part, " of ",
+           folder.string(), " has no adapter: leave it out");
+  const ReadBlock read = [&](size_t p, const base::Block& block, float* out) {
+    const auto& tensor = spec.parameters[p].spec;
+    if (frozen && !stored(spec.parameters[p])) return read_frozen(p, block, out);
+    const std::vector<checkpoint::ReadRequest> requests{
+        {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
+    reader.read(requests);
+  };
   write_model(command, {job, inputs}, [&](const fs::path& output) {
+    const auto options = export_options(command, kept_files(source.model, source.tokenizer));
+    if (!command.merge) return copy_model(spec, read, output, options);
+    const model::ModelSpec whole = model::without_adapter(spec);
+    const auto merged = model::merged_weights(
+        spec, std::make_shared<CheckpointWeights>(spec, read, folder.string()));
     copy_model(
-        spec,
+        whole,
         [&](size_t p, const base::Block& block, float* out) {
-          const auto& tensor = spec.parameters[p].spec;
-          if (frozen && !stored(spec.parameters[p])) return read_frozen(p, block, out);
-          const std::vector<checkpoint::ReadRequest> requests{
-              {part.prefix + tensor.name, tensor.shape, comm::DType::f32, block, out}};
-          reader.read(requests);
+          model::load_parameter(whole, p, block, *merged, 0, out);
         },
-        output, export_options(command, kept_files(source.model, source.tokenizer)));
+        output, options);
   });
 }
 
@@ -258,7 +344,12 @@ ExitCode run_convert(const ConvertCommand& command) {
     convert_checkpoint(command, checkpoint);
   } else if (command.input.extension() == ".gguf") {
     convert_gguf(command, model::GgufFile(command.input));
+  } else if (model::is_adapter(command.input)) {
+    convert_adapter(command);
   } else {
+    VALIDATE(!command.merge, ExitCode::usage, "--merge: ", command.input.string(),
+             " is not an adapter (it has no ", model::adapter_config_name,
+             "): give an adapter's folder");
     convert_folder(command);
   }
   return ExitCode::done;

@@ -22,6 +22,7 @@ void copy_model(const model::ModelSpec& spec, const ReadBlock& read,
   try {
     target.create();
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
+      if (!target.has(p)) continue;
       const auto& tensor = spec.parameters[p].spec;
       const int64_t rows_at_once =
           std::max<int64_t>(1, piece / std::max<int64_t>(1, tensor.columns()));

@@ -30,6 +30,7 @@
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/text/logit_bias.hpp"
@@ -66,8 +67,9 @@ class GenerateTool {
  public:
   GenerateTool(const GenerateCommand& command, const comm::Session& session)
       : command_(command),
-        folder_(model::open_model(command.model)),
-        spec_(model::describe_and_check(folder_, model::HeadKind::language)),
+        model_(model::open_adapted(command.model, command.adapter, command.adapter_form,
+                                   model::HeadKind::language)),
+        spec_(model_.spec),
         world_(session.world()),
         tokenizer_(load_tokenizer(command.model, settled_reading())),
         topology_(comm::discover(world_)),
@@ -93,7 +95,7 @@ class GenerateTool {
     if (answered_) return;
     threads_.use();
     if (command_.weights == config::RolloutWeights::int8) weights_.add_int8(spec_);
-    load_weights(spec_, *folder_.weights, weights_);
+    load_weights(spec_, *model_.weights, weights_);
     weights_.quantise();
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(),
                                                  ranks_.along(comm::Axis::tensor));
@@ -189,6 +191,11 @@ class GenerateTool {
     if (command_.min_p > 0) job.emplace_back("min-p", exact_text(command_.min_p));
     if (command_.repetition_penalty != 1)
       job.emplace_back("repetition-penalty", exact_text(command_.repetition_penalty));
+    if (!command_.adapter.empty()) {
+      job.emplace_back("adapter", base::text(learn::digest_of_model(command_.adapter), " ",
+                                             learn::digest_of_descriptions(command_.adapter)));
+      job.emplace_back("adapter-as", std::string(config::to_string(command_.adapter_form)));
+    }
     if (tokenizer_.template_asks_for_date()) job.emplace_back("date", command_.reading.date);
     return job;
   }
@@ -317,7 +324,7 @@ class GenerateTool {
   }
 
   GenerateCommand command_;
-  model::ModelFolder folder_;
+  model::AdaptedModel model_;
   model::ModelSpec spec_;
   comm::CommView world_;
   text::Tokenizer tokenizer_;

@@ -20,6 +20,7 @@
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/tools/commands.hpp"
@@ -56,16 +57,17 @@ class ScoreTool {
     device_ = machine::choose_device(command.device, world_, topology);
     machine::use_device(device_, false, world_);
     const auto type = machine::settle_compute_type(command.dtype, world_, device_);
-    const auto folder = model::open_model(command.model);
-    const auto spec = model::frozen(model::describe_and_check(folder, model::HeadKind::language));
+    const auto [spec, weights] = model::open_adapted(
+        command.model, command.adapter, command.adapter_form, model::HeadKind::language);
     tokenizer_.check_model(spec.shape.vocab);
     shape_ = spec.shape;
     model_ = std::make_unique<zero::ShardedModel>(
-        spec, world_, std::nullopt, device_,
+        model::frozen(spec), world_, std::nullopt, device_,
         zero::ShardedModelOptions{.name = "model", .compute = type});
-    model_->load([&](size_t p, const base::Block& block, float* out) {
-      model::load_parameter(spec, p, block, *folder.weights, 0, out);
-    });
+    model_->load(
+        [&, &spec = spec, &weights = weights](size_t p, const base::Block& block, float* out) {
+          model::load_parameter(spec, p, block, *weights, 0, out);
+        });
     if (!command.reward_model.empty()) {
       config::RewardSource source;
       source.kind = config::RewardKind::model;
@@ -199,6 +201,10 @@ ToolJob job_of(const ScoreCommand& command) {
               {"input", learn::digest_of_file(command.input)},
               {"temperature", exact_text(command.temperature)},
               {"dtype", std::string(config::to_string(command.dtype))}};
+  if (!command.adapter.empty()) {
+    job.emplace_back("adapter", digest(command.adapter));
+    job.emplace_back("adapter-as", std::string(config::to_string(command.adapter_form)));
+  }
   add_reading(job, command.reading);
   return job;
 }
@@ -210,7 +216,7 @@ ExitCode run_score(const ScoreCommand& asked, const comm::Session& session) {
   log::open({.console = world.rank() == 0, .main_file = {}, .rank_file = {}});
   ScoreCommand command = asked;
   const Existing there = existing(command.force);
-  const InputPaths inputs{command.input, command.model, command.reward_model};
+  const InputPaths inputs{command.input, command.model, command.adapter, command.reward_model};
   ToolJob job;  // on rank 0
   bool done = false;
   comm::fail_together_on_root(world, [&] {

@@ -71,6 +71,8 @@ struct ShardedModel::Impl {
              recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
+    draws.seed = wanted.seed;
+    draws.rank = (replicas ? replicas->rank() * shard.size() : 0) + shard.rank();
     if (trainable()) {
       if (replicas && replicas->size() > 1 && !kernels::on_host(device))
         replica_sums = comm::make_rank_sums(*replicas, true);
@@ -163,6 +165,7 @@ struct ShardedModel::Impl {
   GradientSums sums;
   StageLoop loop;
   OptimizerState state;
+  model::DropoutDraws draws;
   std::unique_ptr<comm::RankSums>
       replica_sums;  // of gradients on devices, where there are replicas
 };
@@ -269,16 +272,19 @@ void ShardedModel::refresh() {
   impl_->exchange->end_update();
 }
 
-void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) {
-  impl_->loop.forward(batch, head);
+void ShardedModel::forward(const model::PackedBatch& batch, const Head& head,
+                           model::AdapterUse adapter) {
+  impl_->loop.forward(batch, head, adapter);
 }
 
 void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss,
                                     Reduce when) {
   impl_->require_trainable("forward_backward()");
   if (!impl_->sums.wanted()) when = Reduce::now;
+  impl_->draws.step = impl_->state.steps;
   impl_->loop.forward_backward(
-      batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when);
+      batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when, impl_->draws);
+  ++impl_->draws.micro_batch;
 }
 
 StepResult ShardedModel::step(const AdamWOptions& options) {
@@ -322,6 +328,7 @@ void ShardedModel::zero_gradients() {
   impl_->require_trainable("zero_gradients()");
   impl_->state.gradient.zero_();
   impl_->sums.forget();
+  impl_->draws.micro_batch = 0;
 }
 
 void ShardedModel::before_change(BeforeChange call) {
@@ -339,17 +346,7 @@ void ShardedModel::enable_average(double beta) {
 
 const model::ModelSpec& ShardedModel::spec() const { return impl_->spec; }
 base::Block ShardedModel::own(size_t parameter) const { return impl_->map.own(parameter); }
-int64_t ShardedModel::largest_stage() const {
-  int64_t most = 0;
-  for (const model::Stage& stage : impl_->spec.stages) {
-    int64_t sum = 0;
-    for (const size_t p : stage.parameters) {
-      if (impl_->map.trainable(p)) sum += own(p).elements();
-    }
-    most = std::max(most, sum);
-  }
-  return most;
-}
+int64_t ShardedModel::largest_stage() const { return impl_->map.largest_stage(impl_->spec); }
 using Values = ShardedModel::Values;
 Values ShardedModel::master(size_t p) { return impl_->state_values(impl_->state.master, p); }
 Values ShardedModel::gradient(size_t p) {

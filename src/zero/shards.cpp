@@ -2,6 +2,7 @@
 
 #include "zero/shards.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -55,6 +56,18 @@ ShardMap::ShardMap(const model::ModelSpec& spec, int ranks, int rank)
     elements_ += base::round_up(slice_elements(layout_.tensors()[p], ranks), shard_align);
     if (!own(p).empty()) trained_.push_back(p);
   }
+}
+
+int64_t ShardMap::largest_stage(const model::ModelSpec& spec) const {
+  int64_t most = 0;
+  for (const model::Stage& stage : spec.stages) {
+    int64_t sum = 0;
+    for (const size_t p : stage.parameters) {
+      if (trainable(p)) sum += own(p).elements();
+    }
+    most = std::max(most, sum);
+  }
+  return most;
 }
 
 at::Tensor ShardMap::allocate(at::Device device) const {

@@ -39,6 +39,8 @@ class ShardMap {
   // Trainable parameters of which this rank has rows, in order.
   const std::vector<size_t>& trained() const { return trained_; }
   int64_t elements() const { return elements_; }
+  // Most trainable elements of a stage.
+  int64_t largest_stage(const model::ModelSpec& spec) const;
   size_t parameters() const { return offset_.size(); }
   at::Tensor allocate(at::Device device) const;  // f32 [elements()], zero
   // Start of a parameter in such a tensor; nullptr when the tensor is undefined, the parameter is

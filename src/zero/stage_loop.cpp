@@ -81,23 +81,32 @@ model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
 }
 
 at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,
-                              const at::Tensor& x, const model::PackedBatch& part) {
+                              const at::Tensor& x, const model::PackedBatch& part,
+                              model::AdapterUse adapter) {
   return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, ropes_,
-                          strategy_);
+                          strategy_, adapter, dropout_ ? &*dropout_ : nullptr);
 }
 
-void StageLoop::forward(const model::PackedBatch& batch, const Head& head) {
+kernels::HeadWeight StageLoop::head_weight(const std::vector<at::Tensor>& weights,
+                                           model::AdapterUse adapter) const {
+  const auto low = spec_.head_low_position(adapter);
+  return {weights[spec_.head_position(adapter)], low ? weights[*low] : at::Tensor{}};
+}
+
+void StageLoop::forward(const model::PackedBatch& batch, const Head& head,
+                        model::AdapterUse adapter) {
   const model::PackedBatch part = part_of(batch);
   const bool work = part.tokens() > 0;
   const at::NoGradGuard no_gradients;
+  dropout_ = std::nullopt;
   at::Tensor x;  // [T, D]
   exchange_.gather(0);
   for (int stage = 0; stage <= last(); ++stage) {
     if (stage < last()) exchange_.gather(stage + 1);
     trace::Region region{"forward", stage, trace::Category::kernel};
     const auto parameters = weights(stage, false);
-    if (work) x = compute(stage, parameters, x, part);
-    if (work && stage == last()) head(x, parameters.back());
+    if (work) x = compute(stage, parameters, x, part, adapter);
+    if (work && stage == last()) head(x, head_weight(parameters, adapter));
     ASSERT(exchange_.holds(stage));
     exchange_.release(stage);
   }
@@ -124,7 +133,9 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
 }
 
 void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss,
-                                 const GradientShards& shards, Reduce when) {
+                                 const GradientShards& shards, Reduce when,
+                                 const model::DropoutDraws& draws) {
+  dropout_ = draws;
   const model::PackedBatch part = part_of(batch);
   std::vector<Kept> kept(spec_.stages.size());
   exchange_.gather(0);
@@ -180,7 +191,7 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
       output = compute(stage, leaves, kept.input, part);
     }
     if (stage == last()) {
-      const at::Tensor value = loss(output, leaves.back());
+      const at::Tensor value = loss(output, head_weight(leaves, model::AdapterUse::applied));
       if (!value.defined() || value.numel() != 1 || !value.requires_grad()) {
         throw InternalError("a loss must be one number that depends on the hidden states");
       }

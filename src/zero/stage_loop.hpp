@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "trireme/comm/shard_exchange.hpp"
@@ -36,10 +37,11 @@ class StageLoop {
             model::Strategy& strategy, at::Device device, at::ScalarType compute,
             int64_t recomputed_blocks);
 
-  void forward(const model::PackedBatch& batch, const Head& head);
+  void forward(const model::PackedBatch& batch, const Head& head, model::AdapterUse adapter);
   // Later gradients stay in the sums, which are wanted then.
   void forward_backward(const model::PackedBatch& batch, const Loss& loss,
-                        const GradientShards& shards, Reduce when);
+                        const GradientShards& shards, Reduce when,
+                        const model::DropoutDraws& draws);
 
   // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
   int64_t peak_input_bytes() const { return peak_input_bytes_; }
@@ -65,7 +67,10 @@ class StageLoop {
   // positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
   at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x,
-                     const model::PackedBatch& part);
+                     const model::PackedBatch& part,
+                     model::AdapterUse adapter = model::AdapterUse::applied);
+  kernels::HeadWeight head_weight(const std::vector<at::Tensor>& weights,
+                                  model::AdapterUse adapter) const;
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
   // Where a stage's gradients are added, by trainable parameter: the sums, or the exchange's slot
   // with what the sums have.
@@ -85,7 +90,8 @@ class StageLoop {
   at::Device device_;
   at::ScalarType compute_;
   int64_t recomputed_blocks_;
-  int first_trainable_ = 0;  // stage; behind the last: none
+  int first_trainable_ = 0;                     // stage; behind the last: none
+  std::optional<model::DropoutDraws> dropout_;  // of the pass; none: it only goes forward
   model::Ropes ropes_;
   int64_t rope_positions_ = 0;
   int64_t peak_input_bytes_ = 0;

@@ -7,6 +7,7 @@
 #include "parity/ranks.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/device_copies.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/model_files.hpp"
 
 namespace trireme::test {
@@ -105,6 +106,26 @@ zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head,
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, fp32);
   model.load(golden_reader(c, spec, score));
   return model;
+}
+
+ActionRows::ActionRows(const GoldenCase& c) {
+  GoldenRows rows(c);
+  rows.set_action_mask(c.input("action_mask"));
+  batch = learn::make_action_batch(rows.samples(), at::kCPU);
+  count = world().sum(static_cast<double>(batch.columns.numel()));
+}
+
+double forward_backward(zero::ShardedModel& model, const ActionRows& rows, double sign) {
+  double value = 0;
+  model.forward_backward(
+      rows.batch.packed, [&](const Tensor& hidden, const kernels::HeadWeight& weight) {
+        const auto out = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight,
+                                                  rows.batch.targets, 1.0, kernels::Entropy::skip);
+        const Tensor mean = out.log_probs.sum().mul(sign / rows.count);
+        value = mean.item<double>();
+        return mean;
+      });
+  return world().sum(value);
 }
 
 size_t parameter_index(const model::ModelSpec& spec, const std::string& name) {

@@ -12,6 +12,7 @@
 #include "trireme/base/placed.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/shard_exchange.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -58,6 +59,16 @@ std::string model_path(const GoldenCase& c);
 // Its weights for ShardedModel::load.
 zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec,
                              const at::Tensor& score = {});
+
+// The action tokens of a case's rows ("action_mask"), as this rank's micro-batch.
+struct ActionRows {
+  explicit ActionRows(const GoldenCase& c);
+  learn::ActionBatch batch;
+  double count = 0;  // action tokens of all ranks
+};
+// Adds the gradients of the masked mean of the log-probabilities times `sign`; returns that.
+// Collective.
+double forward_backward(zero::ShardedModel& model, const ActionRows& rows, double sign);
 
 size_t parameter_index(const model::ModelSpec& spec, const std::string& name);
 // Copies values of a model's state, wherever they are.

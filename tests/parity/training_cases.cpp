@@ -7,44 +7,14 @@
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "parity/site.hpp"
-#include "trireme/kernels/token_log_probs.hpp"
-#include "trireme/learn/scoring.hpp"
 
 namespace trireme::test {
 namespace {
-
-using at::Tensor;
 
 // A device has one.
 std::vector<comm::ExchangeKind> exchanges() {
   if (site().device) return {comm::ExchangeKind::automatic};
   return {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring};
-}
-
-struct ActionRows {
-  explicit ActionRows(const GoldenCase& c) {
-    GoldenRows rows(c);
-    rows.set_action_mask(c.input("action_mask"));
-    std::vector<int64_t> which;
-    for (int64_t i = 0; i < rows.samples().size(); ++i) which.push_back(i);
-    batch = learn::make_action_batch(rows.samples(), which, at::kCPU);
-    count = world().sum(static_cast<double>(batch.columns.numel()));
-  }
-  learn::ActionBatch batch;
-  double count = 0;  // action tokens of all ranks
-};
-
-// Gradients of the masked mean of the log-probabilities times `sign`; returns that. Collective.
-double forward_backward(zero::ShardedModel& model, const ActionRows& rows, double sign) {
-  double value = 0;
-  model.forward_backward(rows.batch.packed, [&](const Tensor& hidden, const Tensor& weight) {
-    const auto out = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight,
-                                              rows.batch.targets, 1.0, kernels::Entropy::skip);
-    const Tensor mean = out.log_probs.sum().mul(sign / rows.count);
-    value = mean.item<double>();
-    return mean;
-  });
-  return world().sum(value);
 }
 
 }  // namespace

@@ -74,6 +74,13 @@ struct Words<RolloutWeights> {
   static constexpr std::string_view list[] = {"model", "int8"};
 };
 
+// How a tool runs a model with an adapter: beside the weights, added to them, or not at all.
+enum class AdapterForm { apart, merged, disabled };
+template <>
+struct Words<AdapterForm> {
+  static constexpr std::string_view list[] = {"apart", "merged", "disabled"};
+};
+
 using DType = base::ElementType;
 template <>
 struct Words<DType> {

@@ -8,6 +8,11 @@ namespace trireme::config {
 
 // Whether it compares with a frozen reference.
 bool needs_reference(const Options& options, Command command);
+// Whether that is the trained model without its adapter, or a model of its own.
+bool reference_is_actor(const Options& options, Command command);
+inline bool has_reference_model(const Options& options, Command command) {
+  return needs_reference(options, command) && !reference_is_actor(options, command);
+}
 
 // Kind of a row of data.dataset.
 enum class RowKind : uint8_t { example, pair, labelled };

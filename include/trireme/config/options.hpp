@@ -104,7 +104,22 @@ struct OptimizerOptions {
   bool operator==(const OptimizerOptions&) const = default;
 };
 
+// A low-rank adapter that is trained in the place of the actor's weights. Its defaults are peft's;
+// rank 0 and no path: none.
+struct LoraOptions {
+  std::string path;  // folder of an adapter to go on with
+  int64_t rank = 0;
+  double alpha = 16;
+  bool rslora = false;
+  Strings targets{"all-linear"};
+  double dropout = 0;
+  Strings modules_to_save;
+  bool wanted() const { return rank > 0 || !path.empty(); }
+  bool operator==(const LoraOptions&) const = default;
+};
+
 struct ActorOptions : OptimizerOptions {
+  LoraOptions lora;
   double eps_clip = 0.2;
   std::optional<Range> eps_clip_low_high;
   std::optional<double> dual_clip;

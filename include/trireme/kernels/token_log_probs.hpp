@@ -5,8 +5,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
+
+#include "trireme/base/error.hpp"
 
 namespace trireme::kernels {
+
+// The head's weight [V, D]. With an adapter, `low` is its B [V, r], and hidden has r more columns
+// on the right, scale A x: logits = x weight^T + low's product. As a tensor, for those who know no
+// adapter, it is the weight alone; UserError(configuration) with one.
+struct HeadWeight {
+  at::Tensor weight, low;
+  HeadWeight(at::Tensor whole, at::Tensor of_adapter = {})
+      : weight(std::move(whole)), low(std::move(of_adapter)) {}
+  operator const at::Tensor&() const {
+    VALIDATE(!low.defined(), ExitCode::configuration,
+             "an adapter of lm_head is not supported by this loss: leave lm_head out of "
+             "actor.lora.targets");
+    return weight;
+  }
+};
 
 struct TokenLogProbs {
   at::Tensor log_probs;  // f32 [N], differentiable in hidden and weight
@@ -27,8 +45,8 @@ enum class Entropy : uint8_t { skip, value, differentiable };
 // hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py,
 // log_probs_from_logits (F1, F2). On the host the logits of as many chunks as fit `kept_bytes` stay
 // for the backward pass, whose first run takes them; it multiplies anew for the others, with the
-// same bits. `cap` above 0: logits are cap_logits() of the products.
-TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
+// same bits. `cap` above 0: logits are cap_logits() of the products, an adapter's included.
+TokenLogProbs token_log_probs(const at::Tensor& hidden, const HeadWeight& weight,
                               const at::Tensor& targets, double temperature, Entropy entropy,
                               int64_t chunk_rows = 4096, int64_t kept_bytes = 0, double cap = 0);
 

@@ -24,9 +24,9 @@ namespace trireme::learn {
 
 // One micro-batch on the device, which is never empty, and what its losses are divided by.
 struct ObjectiveInput {
-  const at::Tensor& hidden;       // [T, D]
-  const at::Tensor& head_weight;  // [V, D] or [1, D]
-  const ActionBatch& batch;       // of pairs: chosen, rejected, chosen, ...
+  const at::Tensor& hidden;                // [T, D]
+  const kernels::HeadWeight& head_weight;  // [V, D] or [1, D]
+  const ActionBatch& batch;                // of pairs: chosen, rejected, chosen, ...
   const RowBatch& rows;
   size_t number = 0;  // of the micro-batch in its step, on this rank
   const BatchTotals& totals;
@@ -51,8 +51,9 @@ class Objective {
   // Before the first micro-batch of a step, for what a loss has to know of all of them. Collective
   // over the trainers.
   virtual void begin_step(const ObjectiveStep&) {}
-  // Before loss() of the same micro-batch, which may be empty. Collective over the trainers.
-  virtual void prepare(const ActionBatch&) {}
+  // Before loss() of the same micro-batch, which may be empty; `model` is the trained one.
+  // Collective over the trainers.
+  virtual void prepare(zero::ShardedModel& /*model*/, const ActionBatch&) {}
   // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals.
   // Adds its part of each quantity's mean to `means`. The host waits for no device.
   virtual at::Tensor loss(const ObjectiveInput& input, DeviceSums& means) = 0;
@@ -71,7 +72,7 @@ class Objective {
 };
 
 // `reference`: the frozen model of dpo where its loss has one, the teacher of sft
-// (config::needs_reference); else null. Local.
+// (config::has_reference_model); else null. Local.
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference);
 

@@ -41,7 +41,8 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device);  // al
 // `micro_batch_tokens`.
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
                             const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
-                            at::Device device);
+                            at::Device device,
+                            model::AdapterUse adapter = model::AdapterUse::applied);
 
 // The output of a score head is used as (score - mean) / deviation.
 struct ScoreScale {
@@ -61,7 +62,8 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
 // the pass was left. Collective like action_log_probs.
 std::optional<std::vector<float>> sequence_scores(
     zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
+    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device,
+    model::AdapterUse adapter = model::AdapterUse::applied);
 
 // i64 [sequences] on the device of `packed`: the last token of each.
 at::Tensor last_tokens(const model::PackedBatch& packed);

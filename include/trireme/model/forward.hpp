@@ -31,6 +31,14 @@ Ropes make_ropes(const ModelSpec& spec, int64_t max_positions, at::Device device
 // Replaces the tables whose frequencies depend on the length of a sequence, for this batch.
 void fit_ropes(const ModelSpec& spec, const PackedBatch& batch, Ropes& ropes);
 
+// Which draws decide what is dropped: the same for a micro-batch whenever it is computed.
+struct DropoutDraws {
+  uint64_t seed = 0;
+  int64_t step = 0;         // of the optimizer
+  int64_t micro_batch = 0;  // of the step
+  int rank = 0;             // of those with other tokens
+};
+
 // Read by the operations of a stage beside the values; `parameters` in the order of
 // Stage::parameters. `ropes` reach all positions.
 struct StagePass {
@@ -40,6 +48,7 @@ struct StagePass {
   const PackedBatch& part;
   const Ropes& ropes;
   Strategy& strategy;
+  const DropoutDraws* dropout = nullptr;  // null: nothing is dropped
 
   const at::Tensor& parameter(Role role) const;
 };
@@ -49,10 +58,12 @@ using Values = std::vector<at::Tensor>;  // [ModelSpec::values], each [T, width]
 at::Tensor execute(const Operation& operation, const StagePass& pass, const Values& values);
 
 // Runs a stage's operations; x [T, D] is the stream of the stage before (undefined for the
-// embedding): [T, D].
+// embedding): [T, D]. Of a head whose weight has an adapter [T, D + r]: Stage::low on the right.
 at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
                      std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy);
+                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy,
+                     AdapterUse adapter = AdapterUse::applied,
+                     const DropoutDraws* dropout = nullptr);
 
 // Elements of one row of values on the host: the row, or some of its heads or columns, as the
 // operation's division allows. `out` may be `in`.
@@ -68,8 +79,8 @@ struct RowSlice {
   int64_t row = 0;                               // of the step
   std::array<const std::byte*, 4> numbers = {};  // of Activate
 };
-// The same bits as execute() on the host. Not for look_up, linear, attend, spread and reduce, which
-// are no work on single rows.
+// The same bits as execute() on the host. Not for look_up, linear, attend, spread, reduce and drop,
+// which are no work on single rows.
 void execute_row(const Operation& operation, const RowSlice& slice);
 
 // Norms over the last dimension, fp32 inside; NormKind says where they round. [.., D]

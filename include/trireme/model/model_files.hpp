@@ -26,7 +26,8 @@ struct ModelFolder {
 };
 
 // `path`: a folder with config.json and safetensors, a folder with one .gguf file and no
-// config.json, or a .gguf file. Not collective; every rank may open it. UserError input_missing
+// config.json, a .gguf file, or the folder of an adapter, which is merged with its base as it is
+// read. Not collective; every rank may open it. UserError input_missing
 // naming path and what was expected, bad_data.
 ModelFolder open_model(const std::filesystem::path& path);
 
@@ -71,7 +72,8 @@ bool copy_parameter(const Parameter& parameter, const base::Block& block,
 
 // Writes a folder that Hugging Face's from_pretrained opens: the small files of the folder that the
 // model came from, config.json with what training changed, and safetensors whose slices every rank
-// writes itself. The order of calls and barriers is that of SafetensorsWriter; nothing is
+// writes itself. Of a model with an adapter the folder that peft opens: the adapter alone, in fp32.
+// The order of calls and barriers is that of SafetensorsWriter; nothing is
 // collective.
 class ModelExport {
  public:
@@ -84,6 +86,7 @@ class ModelExport {
   };
   ModelExport(std::filesystem::path folder, const ModelSpec& spec, Options options);
 
+  bool has(size_t parameter) const { return !names_[parameter].empty(); }
   void create();  // on one rank
   void write(size_t parameter, const base::Block& block, const float* values);
   void sync();    // on every rank
@@ -92,9 +95,13 @@ class ModelExport {
   void discard() noexcept { writer_.discard(); }
 
  private:
+  void write_config() const;
+
   std::filesystem::path folder_;
   config::ModelShape shape_;
   std::vector<Parameter> parameters_;
+  std::string adapter_config_;      // empty: a whole model
+  std::vector<std::string> names_;  // [parameters] in the files; empty: not there
   Options options_;
   SafetensorsWriter writer_;
 };

@@ -25,10 +25,11 @@ struct Value {
 };
 inline constexpr Value residual{0};  // the residual stream, which each stage hands to the next
 
-// out = the weight's rows, by token id.
+// out = the weight's rows, by token id; or its columns.
 struct LookUp {
   Value out;
   Role weight;
+  bool columns = false;
 };
 // Norm of whole rows, or of each head of `head_dim` elements.
 struct Norm {
@@ -43,7 +44,8 @@ struct Norm {
 struct Spread {
   Value value;
 };
-// out = in weight^T + bias.
+// out = in weight^T + bias. What an adapter adds to it is other operations
+// (model/adapter.hpp).
 struct Linear {
   Value in, out;
   Role weight;
@@ -108,8 +110,14 @@ struct ScaleByPosition {
   int64_t period;
 };
 
+// In training out = in with a share of its elements 0 and the others divided by the rest; else in.
+struct Drop {
+  Value in, out;
+  double share;
+};
+
 using Operation = std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add,
-                               AddBias, Scale, Activate, ScaleByPosition>;
+                               AddBias, Scale, Activate, ScaleByPosition, Drop>;
 
 // How far the elements that an operation writes depend on others of the row that it reads; tells
 // what may be computed apart from the rest.
@@ -154,6 +162,7 @@ inline constexpr std::array<OperationRow, std::variant_size_v<Operation>> operat
     {"scale", Division::rows, true, {}, {}},
     {"activate", Division::columns, true, {.reads = 1}, {.reads = 1, .wide = 4}},
     {"scale_by_position", Division::rows, true, {}, {}},
+    {"drop", Division::rows, true, {.copies = 1}, {.copies = 1}},
 }};
 constexpr const OperationRow& row_of(const Operation& operation) {
   return operation_table[operation.index()];

@@ -54,6 +54,25 @@ struct StoredTensor {
   int64_t first_row = 0;
 };
 
+// What a parameter is to the module of its role. Those of an adapter have the role of the weight
+// that they adapt, marked: adapter_role(Role::q, Part::lora_a). Legend: r rank.
+enum class Part : uint8_t {
+  base,
+  lora_a,  // [r, inputs]
+  lora_b,  // [outputs, r]
+  saved    // takes the base parameter's place; of its shape
+};
+constexpr uint8_t role_bits = 6;
+constexpr Role adapter_role(Role of, Part part) {
+  return static_cast<Role>(static_cast<unsigned>(of) | static_cast<unsigned>(part) << role_bits);
+}
+constexpr Role base_role(Role role) {
+  return static_cast<Role>(static_cast<unsigned>(role) & ((1U << role_bits) - 1));
+}
+constexpr Part part_of(Role role) {
+  return static_cast<Part>(static_cast<unsigned>(role) >> role_bits);
+}
+
 struct Parameter {
   base::TensorSpec spec;  // Hugging Face name and global shape
   Role role = Role::embedding;

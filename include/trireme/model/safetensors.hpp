@@ -108,8 +108,10 @@ class SafetensorsWriter {
 
   // Elements of type f32, bf16 or f16. One file `model.safetensors`, or when the tensors take more
   // than `file_bytes`: model-00001-of-0000n.safetensors in the order of `tensors` and an index.
+  // `stem`: in the place of "model".
   SafetensorsWriter(std::filesystem::path folder, std::vector<base::TensorSpec> tensors,
-                    StoredType type, uint64_t file_bytes = default_file_bytes);
+                    StoredType type, uint64_t file_bytes = default_file_bytes,
+                    std::string stem = "model");
   ~SafetensorsWriter();
 
   // Creates the folder and the files in full size, with their headers.
@@ -131,7 +133,7 @@ class SafetensorsWriter {
 
   std::vector<std::string> file_names() const;
   // Whether a writer makes files of this name: model.safetensors, its index, its shards.
-  static bool is_weight_file(const std::string& name);
+  static bool is_weight_file(const std::string& name, const std::string& stem = "model");
 
  private:
   struct File {
@@ -152,6 +154,7 @@ class SafetensorsWriter {
   std::filesystem::path folder_;
   std::vector<base::TensorSpec> tensors_;
   StoredType type_;
+  std::string stem_;
   std::vector<File> files_;
   std::map<std::string, Place, std::less<>> places_;
 };

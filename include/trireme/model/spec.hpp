@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/config/choices.hpp"
 #include "trireme/config/model_shape.hpp"
+#include "trireme/model/adapter.hpp"
 #include "trireme/model/operations.hpp"
 #include "trireme/model/parameter.hpp"
 
@@ -31,7 +33,20 @@ struct Stage {
   int layer = -1;                  // of a block
   std::vector<size_t> parameters;  // indices into ModelSpec::parameters
   std::vector<Operation> operations;
+  // Of a model with an adapter: the operations without it. The result is that of their last one.
+  std::vector<Operation> without_adapter = {};
+  // Of a head whose weight has an adapter: scale A x, which multiplies B beside the weight's own
+  // product.
+  std::optional<Value> low = std::nullopt;
+
+  const std::vector<Operation>& base_operations() const {
+    return without_adapter.empty() ? operations : without_adapter;
+  }
+  Value result() const;
 };
+
+// Whether a pass runs a model with its adapter; a model without one has no choice.
+enum class AdapterUse : uint8_t { applied, disabled };
 
 // A table of rotary embeddings: theta^(-2 i / dims), scaled.
 struct Rotation {
@@ -49,6 +64,7 @@ struct ModelSpec {
   std::vector<Stage> stages;  // embedding, L blocks, head
   std::vector<Rotation> rotations;
   size_t values = 0;  // that its operations name
+  std::optional<Adapter> adapter = std::nullopt;
 
   std::vector<base::TensorSpec> tensors() const;  // of parameters, same order
   int64_t elements() const;                       // of all parameters; a tied one counts once
@@ -69,6 +85,9 @@ struct ModelSpec {
     return head == HeadKind::language && head_type == config::HeadType::fp32;
   }
   size_t head_parameter() const { return stages.back().parameters.back(); }
+  // Positions in the head stage's parameters: of the weight, and of the adapter's B beside it.
+  size_t head_position(AdapterUse use) const;
+  std::optional<size_t> head_low_position(AdapterUse use) const;
 };
 
 // Every parameter is trainable.

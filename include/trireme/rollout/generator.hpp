@@ -145,7 +145,7 @@ class Generator {
   text::Tokenizer tokenizer_;
   text::Stops stops_;
   std::vector<TokenBias> biases_;
-  const model::ModelSpec& spec_;
+  model::ModelSpec spec_;
   machine::Threads threads_;
   machine::ThreadMeter meter_;
   int64_t kv_bytes_ = 0;

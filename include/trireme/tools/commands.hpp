@@ -27,6 +27,8 @@ struct ReadingOptions {
 // was cut off it goes on (tools/answer_file.hpp).
 struct GenerateCommand {
   std::filesystem::path model;
+  std::filesystem::path adapter;  // empty: none
+  config::AdapterForm adapter_form = config::AdapterForm::apart;
   std::filesystem::path input;
   std::filesystem::path output;
   int64_t n = 1;
@@ -59,6 +61,8 @@ ExitCode run_generate(const GenerateCommand& command, const comm::Session& sessi
 // the model is sharded over all ranks.
 struct ScoreCommand {
   std::filesystem::path model;
+  std::filesystem::path adapter;  // empty: none
+  config::AdapterForm adapter_form = config::AdapterForm::apart;
   std::filesystem::path reward_model;  // empty: none
   std::filesystem::path input;
   std::filesystem::path output;
@@ -106,13 +110,16 @@ struct ImportCommand {
 ExitCode run_import(const ImportCommand& command);
 
 // `trireme convert`: GGUF -> safetensors folder, checkpoint -> safetensors folder, safetensors ->
-// safetensors of another type. Tensor by tensor; never the whole model in memory. One process.
+// safetensors of another type, adapter and its base -> safetensors folder (`merge`). Tensor by
+// tensor; never the whole model in memory. One process.
 struct ConvertCommand {
-  std::filesystem::path input;   // .gguf file, checkpoint folder or model folder
+  std::filesystem::path input;   // .gguf file, checkpoint folder, model or adapter folder
   std::filesystem::path output;  // model folder
   std::filesystem::path config;  // for checkpoints: folder with config.json and tokenizer; empty:
                                  // the folder that the run started this part from
   std::string part = "actor";    // of a checkpoint: actor, critic or ema
+  bool merge = false;            // an adapter into its base
+  std::filesystem::path base;    // of an adapter; empty: where it says
   config::DType dtype = config::DType::bf16;
   bool force = false;
 };

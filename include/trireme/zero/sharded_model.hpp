@@ -25,6 +25,7 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/config/choices.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/packed_batch.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/strategy.hpp"
@@ -56,6 +57,7 @@ struct ShardedModelOptions {
   // fp32 weights, moments and their average lie in page-locked host memory and pass through the
   // device in step() (train.optimizer_offload).
   bool offload = false;
+  uint64_t seed = 0;  // of dropout
   // The ring of all models of this rank, none of which runs while another does; null: one of its
   // own, counted in memory().
   std::shared_ptr<comm::RingMemory> rings = nullptr;
@@ -96,10 +98,12 @@ struct MemoryUse {
 
 // hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the
 // head's weight, [V, D] or [1, D]; both in the compute dtype (hidden in fp32 where
-// ModelSpec::wide_head()), valid during the call only.
-using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
+// ModelSpec::wide_head()), valid during the call only. With an adapter on the head as HeadWeight
+// says.
+using Head = std::function<void(const at::Tensor& hidden, const kernels::HeadWeight& head_weight)>;
 // The scalar to differentiate.
-using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;
+using Loss =
+    std::function<at::Tensor(const at::Tensor& hidden, const kernels::HeadWeight& head_weight)>;
 // Fills `out` with rows `block` of a parameter (index into ModelSpec::parameters), block.elements()
 // values.
 using ReadRows = std::function<void(size_t parameter, const base::Block& block, float* out)>;
@@ -124,8 +128,10 @@ class ShardedModel {
   // Makes the compute-dtype weights follow master() after it was written directly. Collective.
   void refresh();
 
-  // Without gradients. `head` is not called for an empty batch. Collective.
-  void forward(const model::PackedBatch& batch, const Head& head);
+  // Without gradients. `head` is not called for an empty batch. A model with an adapter may be run
+  // without it: the model that it started from. Collective.
+  void forward(const model::PackedBatch& batch, const Head& head,
+               model::AdapterUse adapter = model::AdapterUse::applied);
   // Adds to the gradients. `loss` is not called for an empty batch. With reduce_once gradient()
   // lacks what is to go to it later; else it always goes now. `when` is the same on all ranks, and
   // now for the last of a step. Collective.

@@ -243,7 +243,7 @@ TEST(Deck, WhatIsNotBuiltIsRefusedByName) {
   EXPECT_THAT(mistakes("[vision]\nx = 8"), HasSubstr("asks for vision models"));
   EXPECT_THAT(mistakes("[multi_turn]\nx = 8"), HasSubstr("asks for multi-turn rollouts"));
   EXPECT_THAT(mistakes("[train]\nfp8 = true"), HasSubstr("asks for FP8"));
-  EXPECT_THAT(mistakes("[ds]\nlora.rank = 8"), HasSubstr("asks for LoRA"));
+  EXPECT_THAT(mistakes("[critic]\nlora.rank = 8"), HasSubstr("an adapter of the critic"));
   EXPECT_THAT(mistakes("[actor]\noptim = \"muon\""), HasSubstr("AdamW only"));
 }
 
@@ -251,6 +251,7 @@ TEST(Deck, OpenRlhfNamesAreTranslated) {
   EXPECT_THAT(mistakes("[vllm]\ntensor_parallel_size = 2"),
               HasSubstr("here it is generate.tensor_parallel"));
   EXPECT_THAT(mistakes("[ckpt]\nsave_steps = 2"), HasSubstr("here it is ckpt.interval"));
+  EXPECT_THAT(mistakes("[ds]\nlora.rank = 8"), HasSubstr("here it is actor.lora.rank"));
 }
 
 TEST(Deck, WrongListsAndPairs) {

@@ -14,6 +14,7 @@
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/model_files.hpp"
@@ -42,8 +43,7 @@ TestModel golden_model(const std::filesystem::path& folder) {
 }
 
 // Random weights of a shape, wide enough that attention and logits are far from flat.
-TestModel random_model(const config::ModelShape& shape) {
-  const model::ModelSpec spec = model::describe(shape, model::HeadKind::language);
+TestModel random_model(const model::ModelSpec& spec) {
   return {
       spec, [spec](size_t parameter, const base::Block& block, float* out) {
         const auto& about = spec.parameters[parameter].spec;
@@ -56,6 +56,10 @@ TestModel random_model(const config::ModelShape& shape) {
           out[i] = norm ? 1 + 0.2f * u : width * u;
         }
       }};
+}
+
+TestModel random_model(const config::ModelShape& shape) {
+  return random_model(model::describe(shape, model::HeadKind::language));
 }
 
 config::ModelShape shape_of(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads,
@@ -152,7 +156,7 @@ void score(zero::ShardedModel& model, const std::vector<Text>& texts,
     first += static_cast<int64_t>(text.ids.size());
   }
   const model::PackedBatch batch = model::pack(sequences, at::kCPU);
-  model.forward(batch, [&](const at::Tensor& hidden, const at::Tensor& head) {
+  model.forward(batch, [&](const at::Tensor& hidden, const kernels::HeadWeight& head) {
     const auto as_tensor = [](const std::vector<int64_t>& v) {
       return at::tensor(at::ArrayRef<int64_t>(v));
     };
@@ -229,7 +233,8 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
   expect_equal("long", random_model(shape_of(128, 2, 4, 2, 32, 256, 300)), 2, 600, 1, {100000});
 }
 
-// A small model of each family, with windows smaller than a text, soft caps and every rotation.
+// A small model of each family, with windows smaller than a text, soft caps and every rotation, and
+// with an adapter.
 TEST_P(Agreement, FamiliesOfModels) {
   if (world().size() > 2)
     GTEST_SKIP() << "what depends on the shape does not depend on the number of ranks";
@@ -262,6 +267,14 @@ TEST_P(Agreement, FamiliesOfModels) {
             "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 256, "architectures": [")" +
         name + R"(ForCausalLM"])" + (has_head_dim ? "" : R"(, "head_dim": 16)") + rest + "}");
     expect_equal(family, random_model(shape), 7, 40, 1, {60, 100000});
+    model::Adapter adapter;
+    adapter.rank = 4;
+    adapter.alpha = 8;
+    adapter.targets = {"all-linear"};
+    const model::ModelSpec adapted = model::with_adapter(
+        model::describe(shape, model::HeadKind::language), adapter, "this test");
+    expect_equal(base::text("adapter of ", name).c_str(), random_model(adapted), 5, 20, 1,
+                 {60, 100000});
   }
 }
 
@@ -281,6 +294,34 @@ TEST_P(Agreement, WideHead) {
     if (narrow.empty() || wide.empty()) continue;
     EXPECT_EQ(narrow[0].log_probs[0] == wide[0].log_probs[0], GetParam() == DType::f32)
         << "nothing was wider";
+  }
+}
+
+// An adapter beside the weights: ranks below and above a kernel's least number of outputs, ranks
+// that differ between modules, the embedding and the head, logits in fp32 and capped.
+TEST_P(Agreement, Adapters) {
+  if (world().size() > 2)
+    GTEST_SKIP() << "what depends on the shape does not depend on the number of ranks";
+  for (const int64_t rank : {1, 16}) {
+    auto shape = shape_of(384, 2, 6, 2, 64, 1024, 4200);
+    model::Adapter adapter;
+    adapter.rank = rank;
+    adapter.alpha = 16;
+    adapter.rslora = rank == 16;
+    adapter.targets = {"all-linear"};
+    const TestModel m = random_model(model::with_adapter(
+        model::describe(shape, model::HeadKind::language), adapter, "this test"));
+    expect_equal(base::text("rank ", rank).c_str(), m, 5, 20, 1, {60, 100000});
+    shape.tied = false;
+    shape.logit_cap = 4;
+    adapter.targets = {"q_proj", "down_proj", "embed_tokens", "lm_head"};
+    adapter.rank_pattern = {{"layers.1.mlp.down_proj", 2 * rank}};
+    for (const auto head : {config::HeadType::model, config::HeadType::fp32}) {
+      TestModel all = random_model(model::with_adapter(
+          model::describe(shape, model::HeadKind::language), adapter, "this test"));
+      all.spec.head_type = head;
+      expect_equal(base::text("all of rank ", rank).c_str(), all, 5, 20, 1, {60, 100000});
+    }
   }
 }
 

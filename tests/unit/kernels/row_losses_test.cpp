@@ -6,6 +6,9 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "trireme/base/text.hpp"
 
 namespace trireme::test {
@@ -54,6 +57,30 @@ TEST_P(RowLosses, EqualThePlainFormula) {
   expect_near(got.detach(), wanted.detach(), "losses");
   expect_near(hidden.grad(), hidden_grad, "gradient of the hidden states");
   expect_near(weight.grad(), weight_grad, "gradient of the weight");
+}
+
+TEST_P(RowLosses, TakeAnAdapterOfTheHead) {
+  constexpr int64_t rank = 3, vocabulary = 500, rows = 7;
+  const Tensor hidden = leaf({rows, row_width + rank}, 1, 1),
+               weight = leaf({vocabulary, row_width}, 0.3, 2),
+               low = leaf({vocabulary, rank}, 0.3, 3), flow = drawn({rows}, 1, 4);
+  const std::vector<Tensor> leaves{hidden, weight, low};
+  const auto gradients = [&](const Tensor& losses) {
+    (losses * flow).sum().backward();
+    std::vector<Tensor> out;
+    for (const Tensor& of : leaves) out.push_back(std::exchange(of.mutable_grad(), Tensor{}));
+    return out;
+  };
+  const Tensor wanted =
+      row_formula(at::linear(hidden, at::cat({weight, low}, 1)).to(at::kFloat), 0);
+  const std::vector<Tensor> wanted_gradients = gradients(wanted);
+  const Tensor got = kernels::row_losses(hidden, {weight, low}, row_formula);
+  const std::vector<Tensor> got_gradients = gradients(got);
+  expect_near(got.detach(), wanted.detach(), "losses");
+  for (size_t i = 0; i < leaves.size(); ++i)
+    expect_near(got_gradients[i], wanted_gradients[i], "gradients of hidden, weight, adapter");
+  weight.set_requires_grad(false);  // a frozen base
+  EXPECT_FALSE(gradients(kernels::row_losses(hidden, {weight, low}, row_formula))[1].defined());
 }
 
 TEST_P(RowLosses, AddToTheWeightsOwnGradient) {

@@ -206,6 +206,29 @@ TEST(TokenLogProbs, KeptLogitsChangeNoBit) {
   }
 }
 
+// What an adapter of the head adds is capped with the rest.
+TEST(TokenLogProbs, AdapterAndCapEqualThePlainFormula) {
+  constexpr int64_t width = 24, rank = 3;
+  constexpr double cap = 2;
+  const Problem p = problem(9, width + rank, 300, at::kFloat);
+  const Tensor z = at::tanh(at::linear(p.hidden, p.weight) / cap) * cap;
+  Outcome want{at::log_softmax(z, 1).gather(1, p.targets.unsqueeze(1)).squeeze(1), {}, {}, {}};
+  differentiate(p, want, false);
+  for (const int64_t bytes : {int64_t{0}, int64_t{1} << 30}) {
+    const kernels::HeadWeight head{p.weight.narrow(1, 0, width), p.weight.narrow(1, width, rank)};
+    Outcome got{
+        kernels::token_log_probs(p.hidden, head, p.targets, 1.0, Entropy::skip, 64, bytes, cap)
+            .log_probs,
+        {},
+        {},
+        {}};
+    differentiate(p, got, false);
+    EXPECT_LT(worst(got.log_probs, want.log_probs), 5e-6);
+    EXPECT_LT(worst(got.grad_hidden, want.grad_hidden), 2e-5);
+    EXPECT_LT(worst(got.grad_weight, want.grad_weight), 2e-5);
+  }
+}
+
 // Gradients are made in the place of kept logits; a second pass over the same graph multiplies
 // again.
 TEST(TokenLogProbs, KeptLogitsAreTakenOnce) {
