@@ -47,6 +47,7 @@ constexpr std::array families{
     Family{"ema", check_moving_average},
     Family{"lr", check_learning_rate},
     Family{"adamw", check_adamw},
+    Family{"lora", check_lora},
     Family{"greedy", check_greedy, both},
     Family{"ppo_update", check_ppo_update, both},
     Family{"forward", check_forward, both, by_model},

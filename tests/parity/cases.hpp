@@ -74,6 +74,8 @@ void check_heads(const GoldenCase& c);
 // training_cases.cpp
 void check_gradients(const GoldenCase& c);
 void check_adamw_steps(const GoldenCase& c);
+// lora_cases.cpp
+void check_lora(const GoldenCase& c);
 // generate_cases.cpp
 void check_greedy(const GoldenCase& c);
 // update_cases.cpp
