@@ -106,7 +106,8 @@ class Adapters(ProgramTest):
 
     def test_ppo(self):
         """Together and apart; the reference is the actor without its adapter, or a model of its own: the same numbers."""
-        common = ["ppo", "ppo.toml", *LORA, "actor.lora.rslora=true", "algo.kl.init_coef=0.05"]
+        common = ["ppo", "ppo.toml", *LORA, "actor.lora.rslora=true", "algo.kl.init_coef=0.05",
+                  *(f"{role}.{key}" for role in ("actor", "critic") for key in ("lr_scheduler=constant_with_warmup", "warmup_ratio=0"))]
         said = self.succeed(*common, "run.dir=together", "ckpt.save_hf=end", ranks=2)
         self.assertNotIn("reference: sharded", said.text)
         apart = ["ranks.trainer=1", "ranks.generator=1", "ranks.reward=1", "weightsync.shared_memory=never"]
