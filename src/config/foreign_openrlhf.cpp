@@ -12,7 +12,6 @@ using notes::every_line;
 using notes::in_max_len;
 using notes::local_file;
 using notes::local_model;
-using notes::no_adapters;
 using notes::no_context;
 using notes::no_experts;
 using notes::no_turns;
@@ -176,10 +175,10 @@ constexpr ForeignName of_openrlhf[] = {
     {"load_checkpoint", "ckpt.resume", "\"auto\""},
     {"max_ckpt_num", "ckpt.keep"},
     {"max_ckpt_mem", "", "", "nothing: ckpt.keep counts them"},
-    {"lora_rank", "", "", no_adapters},
-    {"lora_alpha", "", "", no_adapters},
-    {"lora_dropout", "", "", no_adapters},
-    {"target_modules", "", "", no_adapters},
+    {"lora_rank", "actor.lora.rank"},
+    {"lora_alpha", "actor.lora.alpha"},
+    {"lora_dropout", "actor.lora.dropout"},
+    {"target_modules", "actor.lora.targets"},
     {"async_train", "train.async_depth", "1"},
     {"async_queue_size", "train.async_depth"},
     {"partial_rollout", "train.partial_rollout_enable"},

@@ -34,8 +34,6 @@ inline constexpr std::string_view local_model = "a local folder: nothing is down
 inline constexpr std::string_view one_reward_model = "a [[reward.source]] with kind = \"model\"";
 inline constexpr std::string_view plugin =
     "write it as a plugin (docs/user/run.md): a [[reward.source]] with kind = \"plugin\"";
-inline constexpr std::string_view no_adapters =
-    "adapters (LoRA) are not built: actor.freeze trains a part of the model";
 inline constexpr std::string_view no_experts = "mixtures of experts are not built";
 inline constexpr std::string_view no_turns = "episodes of several turns are not built";
 inline constexpr std::string_view no_context =
