@@ -115,6 +115,15 @@ void write(Level level, const std::string& message) {
   if (s.files) s.files->log(to_spdlog(level), "{}", line);
 }
 
+void detail(const std::string& message) {
+  const base::FileWork work{"write", "the log"};
+  auto& s = state();
+  const std::lock_guard lock(s.mutex);
+  erase_live_line(s);
+  if (s.console) s.console->debug("{}", message);
+  if (s.files) s.files->info("{}", message);
+}
+
 void only_files(Level level, const std::string& message) {
   const base::FileWork work{"write", "the log"};
   auto& s = state();

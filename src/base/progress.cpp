@@ -13,6 +13,7 @@ namespace trireme::base {
 namespace {
 
 std::atomic<uint64_t> count{0};
+std::atomic<int64_t> answers{0}, tokens{0};
 
 struct FilesAtWork {
   std::mutex mutex;
@@ -30,6 +31,14 @@ thread_local int depth = 0;
 
 void tick() noexcept { count.fetch_add(1, std::memory_order_relaxed); }
 uint64_t ticks_so_far() noexcept { return count.load(std::memory_order_relaxed); }
+
+void add_written(const Written& more) noexcept {
+  answers.fetch_add(more.answers, std::memory_order_relaxed);
+  tokens.fetch_add(more.tokens, std::memory_order_relaxed);
+}
+Written written_so_far() noexcept {
+  return {answers.load(std::memory_order_relaxed), tokens.load(std::memory_order_relaxed)};
+}
 
 FileWork::FileWork(const char* deed, const std::filesystem::path& path) noexcept {
   if (depth++ > 0) return;

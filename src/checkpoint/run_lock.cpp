@@ -271,4 +271,19 @@ RunLock::~RunLock() = default;
 
 bool RunLock::still_mine() const { return !holder_ || holder_->still_mine(); }
 
+std::optional<LockView> look_at_lock(const std::filesystem::path& folder) {
+  const std::optional<Claim> claim = current_claim(folder);
+  if (!claim) return std::nullopt;
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  LockView view{claim->holder, false, std::max(0.0, now - claim->modified)};
+  const uint64_t inode = inode_of(folder);
+  const bool copied = view.holder.folder != 0 && inode != 0 && view.holder.folder != inode;
+  if (view.holder.released || copied) return view;
+  const Liveness process = ask_process_table(view.holder);
+  const double stale = stale_intervals * LockOptions{}.heartbeat_seconds;
+  view.alive = process == Liveness::alive || (process == Liveness::unknown && view.silence < stale);
+  return view;
+}
+
 }  // namespace trireme::checkpoint

@@ -79,6 +79,7 @@ class Parser {
     add_import();
     add_convert();
     add_inspect();
+    add_report();
     add_selftest();
   }
 
@@ -101,8 +102,7 @@ class Parser {
   }
 
  private:
-  // What stands in the place of a subcommand and is none, with the nearest one; "" when there is
-  // one.
+  // What is in the place of a subcommand and is not one, with the nearest one; "" where one is.
   std::string unknown_word() const {
     const auto unknown = app_.remaining();
     if (unknown.empty() || !app_.get_subcommands().empty()) return "";
@@ -361,12 +361,22 @@ class Parser {
   void add_inspect() {
     auto c = std::make_shared<tools::InspectCommand>();
     auto* sub = add_tool(
-        "inspect", "What is in a checkpoint, a model, a trace", c, Needs::nothing,
+        "inspect", "How a run stands; what is in a checkpoint, a model, a trace", c, Needs::nothing,
         [](const auto& command, const comm::Session*) { return tools::run_inspect(command); });
     sub->add_option("path", c->path,
-                    "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")
+                    "Run folder, checkpoint, model folder, .safetensors, .gguf, trace.json")
         ->required();
-    sub->add_flag("--verify", c->verify, "Compare all digests of a checkpoint");
+    sub->add_flag("--verify", c->verify, "Compare all digests of checkpoints");
+  }
+
+  void add_report() {
+    auto c = std::make_shared<tools::ReportCommand>();
+    auto* sub = add_tool(
+        "report", "A page about a run, or about several beside each other", c, Needs::nothing,
+        [](const auto& command, const comm::Session*) { return tools::run_report(command); });
+    sub->add_option("runs", c->runs, "Run folders, finished or at work")->required();
+    sub->add_option("--output", c->output,
+                    "The page (default: report.html, of one run in its folder)");
   }
 
   void add_selftest() {

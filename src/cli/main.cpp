@@ -19,6 +19,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/job/last_word.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace {
@@ -58,7 +59,10 @@ Failure describe_current() {
 void say_before_mpi(const std::string& message) {
   const trireme::job::LaunchFacts launch =
       trireme::job::read_launch(trireme::job::process_environment);
-  if (launch.rank <= 0) return trireme::log::error(message);
+  if (launch.rank <= 0) {
+    trireme::log::error(message);
+    return trireme::job::repeat_after_launcher("error: " + message);
+  }
   std::this_thread::sleep_for(std::chrono::seconds(3));
   if (launch.local_rank <= 0)
     trireme::log::error(trireme::base::text("rank ", launch.rank, ": ", message));

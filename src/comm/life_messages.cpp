@@ -67,6 +67,8 @@ void LifeMessages::report(const LifeSign& sign) {
   if (unanswered_ >= most_unanswered || !done(sending_)) return;
   out_ = {};
   out_.silent = sign.silent;
+  out_.answers = sign.written.answers;
+  out_.tokens = sign.written.tokens;
   out_.waiting = sign.waiting;
   out_.io = sign.io;
   out_.wish = sign.wish;
@@ -91,7 +93,8 @@ void LifeMessages::receive() {
     while (done(peer.receiving)) {
       const Frame& in = peer.in;
       heard_[static_cast<size_t>(rank)] =
-          LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call, in.wish};
+          LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host,
+                   in.where,  in.call,         in.wish,    {in.answers, in.tokens}};
       hear_wish(in.wish);
       listen(rank);
       answer(rank);

@@ -48,6 +48,7 @@ class LifeMessages {
  private:
   struct Frame {
     double silent;
+    int64_t answers, tokens;
     uint8_t waiting;
     uint8_t io;
     job::StopReason wish;

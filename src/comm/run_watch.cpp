@@ -30,7 +30,8 @@ LifeSign RunWatch::life_sign(const std::string& host) {
           .host = host,
           .where = std::move(now.where),
           .call = std::move(now.call),
-          .wish = wish};
+          .wish = wish,
+          .written = base::written_so_far()};
 }
 
 }  // namespace trireme::comm

@@ -19,6 +19,7 @@
 #include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/job/last_word.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -138,13 +139,16 @@ int Session::fail(int exit_code, const std::string& message) const {
   if (world().size() == 1 || all_failed_alike(exit_code, patience_seconds)) {
     if (world().rank() == 0) {
       log::error(message);
+      job::repeat_after_launcher("error: " + message);
       job::record_verdict(exit_code);
     }
     leave_together(patience_seconds);
     if (device_support().call_left_behind) abort_job(exit_code);
     return exit_code;
   }
-  log::error(base::text("rank ", world().rank(), " (", facts().host, "): ", message));
+  const std::string words = base::text("rank ", world().rank(), " (", facts().host, "): ", message);
+  log::error(words);
+  job::repeat_after_launcher("error: " + words);
   abort_job(exit_code);
 }
 

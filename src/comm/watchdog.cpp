@@ -75,6 +75,7 @@ class Watchdog::State {
   }
 
   job::StopReason heard_wish() const { return wish_; }
+  base::Written heard_written() const { return {answers_, tokens_}; }
 
   void stop(bool alone) {
     {
@@ -133,6 +134,12 @@ class Watchdog::State {
     }
     mine_.silent = silent_;
     wish_ = std::max(wish_.load(), mine_.wish);
+    if (!messages_ || !messages_->leads()) written_by(mine_.written);
+  }
+
+  void written_by(const base::Written& all) {
+    answers_ = all.answers;
+    tokens_ = all.tokens;
   }
 
   // An error of the GPUs' communication library ends the job as a hang does: the main thread
@@ -170,6 +177,12 @@ class Watchdog::State {
     }
     std::optional<std::string> words;
     if (messages_->leads()) {
+      base::Written all;
+      for (const RankLife& life : lives_) {
+        all.answers += life.sign.written.answers;
+        all.tokens += life.sign.written.tokens;
+      }
+      written_by(all);
       words = find_hang(lives_, options_.deadlines);
     } else if (options_.deadlines.usual > 0 &&
                lives_[0].unheard > options_.deadlines.usual + longest_step()) {
@@ -240,6 +253,7 @@ class Watchdog::State {
   double last_look_ = 0;
   double used_ = 0;  // of the thread's processor time, so far
   std::atomic<job::StopReason> wish_{job::StopReason::none};
+  std::atomic<int64_t> answers_{0}, tokens_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool done_ = false;
@@ -250,6 +264,7 @@ Watchdog::Watchdog(const CommView& world, WatchdogOptions options)
     : state_(std::make_unique<State>(world, std::move(options))) {}
 
 job::StopReason Watchdog::heard_wish() const { return state_->heard_wish(); }
+base::Written Watchdog::heard_written() const { return state_->heard_written(); }
 
 Watchdog::~Watchdog() { state_->stop(std::uncaught_exceptions() > 0); }
 

@@ -43,11 +43,10 @@ constexpr std::array not_built{
     NotBuilt{"actor.tensor_parallel",
              "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
     NotBuilt{"pipeline_parallel", "pipeline parallelism"},
-    NotBuilt{
-        "wandb",
-        "Weights & Biases (metrics.jsonl has everything, and the program opens no connection)"},
-    NotBuilt{"tensorboard", "TensorBoard files (metrics.jsonl has everything)"},
 };
+
+// Programs that other trainers name in keys of their own (use_wandb, logger.tensorboard_dir).
+constexpr std::array<std::string_view, 3> sinks{"wandb", "tensorboard", "mlflow"};
 
 bool contains_word(std::string_view key, std::string_view word) {
   const auto separates = [](char c) { return c == '.' || c == '_'; };
@@ -66,6 +65,11 @@ std::string hint_for(std::string_view key) {
   if (key.starts_with("data.chat_template_kwargs."))
     return "is in a table, but the variables are the JSON of an object in a text: "
            "data.chat_template_kwargs = '{\"enable_thinking\": false}'";
+  for (const std::string_view sink : sinks) {
+    if (contains_word(key, sink))
+      return base::text("(a name of other programs): here it is report.sinks = [\"", sink,
+                        "\"], files in run.dir; the program opens no connection");
+  }
   for (const auto& entry : not_built) {
     if (contains_word(key, entry.word))
       return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");

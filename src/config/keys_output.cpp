@@ -137,6 +137,13 @@ void add_output_keys(KeyList<Options>& keys) {
       KEY(trace.nvtx),
       "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
 
+  keys.add(KEY(report.sinks),
+           "Where the metrics go besides metrics.jsonl, as files of run.dir: csv (metrics.csv), "
+           "mlflow (mlruns/, a file store), tensorboard (tensorboard/), wandb (wandb/, for `wandb "
+           "sync`). Nothing is sent anywhere.")
+      .words({"csv", "mlflow", "tensorboard", "wandb"})
+      .departs("OpenRLHF: logger.wandb.key, which sends them, and logger.tensorboard_dir.");
+
   keys.add(KEY(plan.model),
            "A config.json, or a folder with one: the shape that `trireme plan` takes where "
            "model.path is not set or has no config.json on this machine. Looked for from the "
@@ -167,6 +174,7 @@ std::span<const Section> sections() {
       Section{"ckpt", "Checkpoints, resume, export"},
       Section{"eval", "Evaluation during training"},
       Section{"trace", "Timings"},
+      Section{"report", "Metrics for other programs"},
       Section{"plan", "Shapes of models that are not here, for `trireme plan`"},
       Section{"fault", "Faults to inject, for tests; refused when run.production is true"},
   };

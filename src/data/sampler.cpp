@@ -110,6 +110,15 @@ int64_t PromptSampler::epoch() const {
   return epoch;
 }
 
+double PromptSampler::epochs_drawn() const {
+  double taken = 0, rows = 0;
+  for (const Stream& stream : streams_) {
+    taken += static_cast<double>(stream.taken);
+    rows += static_cast<double>(stream.size);
+  }
+  return taken / rows;
+}
+
 int64_t PromptSampler::draws_per_epoch(int64_t n) const {
   EXPECT(n > 0);
   int64_t rows = 0;

@@ -129,6 +129,7 @@ ExitCode PpoLoop::run() {
     metrics.iteration = iteration;
     if (const auto code = iterate(state, metrics)) return *code;  // stopped inside it
     state.iteration = iteration;
+    metrics.epoch = sampler_.epochs_drawn();
     roles_.add_metrics(metrics);
     control_.report(metrics, state, watch.seconds());
     if (const auto code = control_.end_iteration(state, watch.seconds()))
@@ -274,8 +275,7 @@ comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
       learn::add_training_metrics(run_.options, run_.roles.trainers.batch(),
-                                  settings.kl_coefficient, learning->pipeline, learning->mismatch,
-                                  update, kl, metrics);
+                                  settings.kl_coefficient, *learning, kl, metrics);
       training = trainer->next_state(settings.kl_coefficient, kl);
       state.outcome.kl = kl;
       if (run_.options.actor.entropy_coef) state.outcome.entropy = update.entropy;

@@ -93,7 +93,7 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
     generator->start(machine::free_memory(run.device) /
                      std::max<int64_t>(1, machine::count_here(here, roles.map.generator)));
     if (roles.world.rank() == roles.map.generator.front()) {
-      for (const auto& line : generator->describe()) log::info("generator: " + line);
+      for (const auto& line : generator->describe()) log::detail("generator: " + line);
     }
   }
   const int64_t least =
@@ -142,7 +142,7 @@ void PpoRoles::sync_weights(int64_t version) {
       version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr));
   if (!run.leads()) return;
   if (last_sync_.moved()) {
-    log::info(weightsync::describe(last_sync_));
+    log::detail(weightsync::describe(last_sync_));
   } else {
     log::debug(
         base::text("weight sync ", version,

@@ -11,6 +11,7 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/step_plan.hpp"
 #include "trireme/report/sample_log.hpp"
+#include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -86,6 +87,7 @@ RolloutPhase::Batch& RolloutPhase::open(int64_t iteration, std::vector<uint64_t>
                                              .places = std::move(groups)});
   if (&prompts == &prompts_) batch.open.insert(batch.places.begin(), batch.places.end());
   batch.expected = sequences_here(batch, batch.places);
+  run_.output.expect(iteration, std::ssize(batch.places) * n);
   for (Written& written : std::exchange(early_, {})) accept(std::move(written));
   return batch;
 }
@@ -310,7 +312,8 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration,
   const auto& options = run_.options;
   if (options.rollout.save_samples != 0) {
     report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples,
-                              prompts_, tokenizer_, iteration, options.rollout.save_samples);
+                              prompts_, tokenizer_, iteration, options.rollout.save_samples,
+                              reward::source_names(options));
   }
   const auto& trainers = run_.roles.map.trainer;
   const auto owners = [&](const learn::SequenceList& sequences) {

@@ -6,6 +6,7 @@
 
 #include "driver/rollout_phase.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/rollout/stored_batches.hpp"
 
@@ -101,6 +102,7 @@ void RolloutPhase::reopen(const Samples& stored, int64_t iteration_now) {
       Samples sequence;
       sequence.append(stored, i);
       post(sequence, batch);
+      base::add_written({.answers = 1});
     }
   }
 }

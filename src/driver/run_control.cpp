@@ -65,10 +65,27 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   state.deck = run_.folder.deck();
   state.compute_type = config::to_string(run_.options.model.compute());
   state.date = run_.options.data.date;
-  if (run_.leads())
+  if (run_.leads()) {
     metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl",
                                                           state.metrics_cursor);
+    reporter_ = std::make_unique<report::RunReporter>(run_.folder.path(), record_of_start(state),
+                                                      run_.options.report.sinks);
+  }
   return start;
+}
+
+report::RunRecord RunControl::record_of_start(const RunState& state) const {
+  std::error_code unknown;
+  return {.command = state.command,
+          .name = run_.options.run.name,
+          .model = run_.options.model.path,
+          .iterations = iterations_,
+          .starts = {{.time = report::wall_clock(),
+                      .after = state.iteration,
+                      .ranks = run_.roles.world.size(),
+                      .nodes = run_.roles.topology.nodes,
+                      .version = TRIREME_VERSION,
+                      .folder = std::filesystem::current_path(unknown).string()}}};
 }
 
 void RunControl::report(report::IterationMetrics& metrics, RunState& state, double seconds) {
@@ -78,6 +95,8 @@ void RunControl::report(report::IterationMetrics& metrics, RunState& state, doub
   };
   state.rewards.push_back(figure(state.outcome.curve));
   metrics.version = state.version;
+  metrics.time = report::wall_clock();
+  metrics.iterations = iterations_;
   metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
   for (const auto& [name, phase_seconds] : trace::phase_seconds())
     metrics.seconds[name] = phase_seconds;
@@ -90,8 +109,9 @@ void RunControl::report(report::IterationMetrics& metrics, RunState& state, doub
   if (checkpoints_.failures() > 0)
     metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {
-    report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
-    log::info(report::to_console(metrics, iterations_));
+    const std::string line = to_json(metrics);
+    report::side_output("metrics.jsonl", [&] { metrics_file_->append(line); });
+    reporter_->add(metrics, line);
   }
   state.metrics_cursor = metrics_cursor();
   last_ = metrics;
@@ -141,6 +161,7 @@ void RunControl::save(const RunState& state, bool wait) {
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
     export_or_go_on(report::export_name(checkpoint::folder_name(state.checkpoint_step())));
   }
+  if (reporter_) reporter_->write();
   if (!run_.policy.is_leaving()) run_.output.write_trace();  // the end writes it once more
   run_.policy.closed();
 }
@@ -180,6 +201,7 @@ ExitCode RunControl::leave(const std::vector<double>& rewards) {
   run_.output.finish(curve(), rewards, last_, generation_);
   const std::string memory = machine::MemoryCheck::compare(last_.memory);
   if (run_.leads() && !memory.empty()) log::info(memory);
+  if (reporter_) reporter_->end(static_cast<int>(ExitCode::stopped_with_checkpoint), "stopped");
   if (run_.leads())
     log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
@@ -194,22 +216,20 @@ ExitCode RunControl::finish(const RunState& state) {
   if (run_.leads()) run_.folder.obey_stop_file();
   run_.output.finish(base::text("mean ", curve(), " by iteration"), state.rewards, last_,
                      generation_);
+  const ExitCode code = exported ? ExitCode::done : ExitCode::io_error;
   if (run_.leads()) {
     log::info(machine::MemoryCheck::compare(last_.memory));
-    log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));
-    log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(),
-                         " (open it in ui.perfetto.dev)"));
-    log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(),
-                         " (HDF5; look inside with h5ls -r)"));
+    reporter_->end(static_cast<int>(code), "done");
+    reporter_->say_where(run_.options.trace.file, run_.folder.checkpoints());
   }
-  if (exported) return ExitCode::done;
+  if (exported) return code;
   if (run_.leads()) {
     log::error(
         base::text("the run is done and its last checkpoint whole, but the export hf/ failed (see "
                    "above): make it with `trireme convert ",
                    run_.folder.path().string(), " FOLDER` (exit code 74)"));
   }
-  return ExitCode::io_error;
+  return code;
 }
 
 }  // namespace trireme::driver

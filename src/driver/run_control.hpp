@@ -17,6 +17,7 @@
 #include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
+#include "trireme/report/run_reporter.hpp"
 
 namespace trireme::driver {
 
@@ -72,6 +73,7 @@ class RunControl {
   }
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
+  report::RunRecord record_of_start(const RunState& state) const;
   ExitCode leave(const RunState& state, job::StopReason reason);
   ExitCode leave(const std::vector<double>& rewards);  // with what is committed
 
@@ -80,6 +82,7 @@ class RunControl {
   int64_t iterations_;
   Checkpointing checkpoints_;
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
+  std::unique_ptr<report::RunReporter> reporter_;      // on rank 0
   report::IterationMetrics last_;
   report::GenerationTotals generation_;
   learn::Divergence divergence_{run_.options.train.divergence};

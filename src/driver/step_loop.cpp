@@ -131,6 +131,7 @@ ExitCode StepLoop::run() {
     state.outcome = train(sampler_.draw(run_.options.train.batch_size), metrics);
     meter.stop();
     add_thread_metrics(meter.worked(), metrics);
+    metrics.epoch = sampler_.epochs_drawn();
     state.sampler = sampler_.state();
     state.iteration = finished_ = iteration;
     state.training.actor_steps = model_->steps();

@@ -24,7 +24,10 @@ StopPolicy::StopPolicy(const config::Options& options, const comm::Roles& roles,
       walltime_(roles.world.rank() == 0
                     ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes)
                     : job::Walltime(std::nullopt)) {
-  if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
+  if (roles.world.rank() == 0) {
+    stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
+    job::say_at_stop(folder.stop_file());
+  }
   add_conditions();
   watch_.ask([this] { return inside_.ask(); });
   term_watch_ = std::make_unique<job::TermWatch>(

@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 
@@ -24,6 +27,9 @@ std::atomic<int64_t> interrupted_at{0};
 std::atomic<int64_t> terminate_at{0};
 std::atomic<int64_t> counted_at{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
+// What the first one says; written once, before the first signal that reads it.
+std::array<char, 512> stop_words{};
+std::atomic<size_t> stop_words_size{0};
 
 constexpr int64_t second = 1'000'000'000;
 constexpr int interrupted_code = 130;
@@ -61,11 +67,20 @@ void on_interrupt(int64_t now) {
   interrupted_at = now;
 }
 
+// Once; a handler may write, and nothing else speaks before the run comes to where it can be left.
+void say_stop() {
+  const int error = errno;
+  if (const size_t size = stop_words_size.exchange(0); size > 0) [[maybe_unused]]
+    const ssize_t written = ::write(STDERR_FILENO, stop_words.data(), size);
+  errno = error;
+}
+
 void on_signal(int signal) {
   if (signal == SIGUSR2) {
     save_wanted = 1;
     return;
   }
+  say_stop();
   if (signal ==
       SIGUSR1) {  // batch scripts repeat it until the program is gone, so it must never end a save
     warned = 1;
@@ -101,6 +116,16 @@ void install_signal_handlers() {
   for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) sigaddset(&action.sa_mask, signal);
   for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
+
+void say_at_stop(const std::filesystem::path& stop_file) {
+  const std::string words = base::text(
+      "a signal asks for a stop: the run saves at the next place where it can be left (exit code "
+      "75). After Ctrl-C mpirun waits 2 s for that: touch ",
+      stop_file.string(), " gives it all the time it needs");
+  const std::string line = words.substr(0, stop_words.size() - 1) + "\n";
+  std::ranges::copy(line, stop_words.begin());
+  stop_words_size = line.size();
 }
 
 StopReason pending_signal() {

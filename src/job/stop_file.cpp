@@ -4,7 +4,9 @@
 #include <system_error>
 #include <utility>
 
+#include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/base/text.hpp"
 
 namespace trireme::job {
 
@@ -26,7 +28,12 @@ void StopFile::watch() {
   while (!wake_.wait_for(lock, std::chrono::seconds(1), [this] { return done_; })) {
     lock.unlock();
     std::error_code ignored;
-    if (std::filesystem::exists(file_, ignored)) seen_ = true;
+    if (!seen_ && std::filesystem::exists(file_, ignored)) {
+      seen_ = true;
+      log::info(base::text("the file ", file_.string(),
+                           " is there: the run saves and ends at the next place where it can be "
+                           "left (run.stop_within)"));
+    }
     lock.lock();
   }
 }

@@ -2,6 +2,8 @@
 
 #include "trireme/learn/iteration_numbers.hpp"
 
+#include <ATen/TensorOperators.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -31,6 +33,91 @@ std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& wo
   for (const Entry& entry : all)
     groups[group_of(entry.id)].push_back(static_cast<float>(entry.reward));
   return groups;
+}
+
+// reward_std, _min and _max, response_length_min and _max, and groups_without_spread: the share of
+// the groups of several answers whose rewards are all the same, of which group-based estimators
+// learn nothing. Collective over world.
+void add_spread(const comm::CommView& world, const Samples& samples, IterationMetrics& metrics) {
+  struct Entry {
+    uint64_t id;
+    double reward, length;  // no padding: it travels as it lies in memory
+  };
+  struct Extremes {
+    double low, high;
+    int64_t count = 0;
+    void take(double value) {
+      low = count == 0 ? value : std::min(low, value);
+      high = count == 0 ? value : std::max(high, value);
+      ++count;
+    }
+  };
+  std::vector<Entry> mine;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    mine.push_back(
+        {samples.id[s], double{samples.reward[s]}, static_cast<double>(samples.response_len(i))});
+  }
+  std::vector<Entry> all = world.all_gather<Entry>(mine);
+  if (all.empty()) return;
+  std::ranges::sort(all, {}, &Entry::id);  // sums are the same for every division over ranks
+  Extremes rewards{}, lengths{};
+  std::map<uint64_t, Extremes> groups;
+  double sum = 0, squares = 0;
+  for (const Entry& entry : all) {
+    sum += entry.reward;
+    rewards.take(entry.reward);
+    lengths.take(entry.length);
+    groups[group_of(entry.id)].take(entry.reward);
+  }
+  const auto n = static_cast<double>(all.size());
+  for (const Entry& entry : all) squares += std::pow(entry.reward - sum / n, 2);
+  const auto add = [&](const char* name, double value) {
+    if (std::isnan(metrics.get(name))) metrics.set(name, value);  // a source may be called "std"
+  };
+  add("reward_std", std::sqrt(squares / std::max(1.0, n - 1)));
+  add("reward_min", rewards.low);
+  add("reward_max", rewards.high);
+  add("response_length_min", lengths.low);
+  add("response_length_max", lengths.high);
+  const auto several =
+      std::ranges::count_if(groups, [](const auto& g) { return g.second.count > 1; });
+  const auto flat = std::ranges::count_if(
+      groups, [](const auto& g) { return g.second.count > 1 && g.second.low == g.second.high; });
+  if (several > 0)
+    metrics.set("groups_without_spread", static_cast<double>(flat) / static_cast<double>(several));
+}
+
+// Of all tokens that are learned from, after whitening: advantage_mean and _std; with a critic also
+// explained_variance, 1 - Var(returns - values) / Var(returns). Collective over the trainers.
+void add_advantages(const comm::CommView& trainers, const ppo::Experience& experience, bool critic,
+                    IterationMetrics& metrics) {
+  enum : size_t { count, advantage, advantage2, value, value2, error, error2, size };
+  std::vector<double> sums(size, 0.0);
+  const auto add = [&](const at::Tensor& tokens, size_t first) {
+    const at::Tensor x = tokens.masked_select(experience.mask.to(at::kBool)).to(at::kDouble);
+    sums[first] += x.sum().item<double>();
+    sums[first + 1] += x.square().sum().item<double>();
+  };
+  if (experience.advantages.defined() && experience.sequences() > 0) {
+    sums[count] = experience.mask.to(at::kBool).sum().item<double>();
+    add(experience.advantages, advantage);
+    if (critic && experience.returns.defined() && experience.values.defined()) {
+      add(experience.returns, value);
+      add(experience.returns - experience.values, error);
+    }
+  }
+  sum_over(trainers, sums);
+  const double n = std::max(1.0, sums[count]);
+  const auto variance = [&](size_t first) {
+    return std::max(0.0, sums[first + 1] / n - std::pow(sums[first] / n, 2));
+  };
+  metrics.set("advantage_mean", sums[advantage] / n);
+  metrics.set("advantage_std", std::sqrt(variance(advantage)));
+  if (critic)
+    metrics.set("explained_variance", variance(value) > 0
+                                          ? 1 - variance(error) / variance(value)
+                                          : std::numeric_limits<double>::quiet_NaN());
 }
 
 // Means of what reward sources say beside rewards, as `prefix` + its name: over the samples that
@@ -96,6 +183,7 @@ double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
   metrics.set("response_length", sums[length] / n);
   metrics.set("truncated", sums[truncated] / n);
   metrics.set("response_clip_ratio", sums[clipped] / n);
+  add_spread(world, samples, metrics);
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
   return sums[reward] / n;
 }
@@ -121,9 +209,9 @@ void add_staleness(const comm::CommView& world, const Samples& samples, int64_t 
 }
 
 void add_training_metrics(const config::Options& options, const comm::CommView& trainers,
-                          double kl_coefficient, const PipelineTotals& pipeline,
-                          const Mismatch& mismatch, const UpdateReport& update,
+                          double kl_coefficient, const Learning& learning,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
+  const auto& [experience, mismatch, pipeline, update, left] = learning;
   std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences,
                            pipeline.masked_tokens};
   sum_over(trainers, sums);
@@ -146,6 +234,8 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm
                                                        : std::numeric_limits<double>::quiet_NaN());
   metrics.set("lr", update.lr);
+  if (options.has_critic()) metrics.set("critic_lr", update.critic_lr);
+  add_advantages(trainers, experience, options.has_critic(), metrics);
   metrics.set("kl_coefficient", kl_coefficient);
   metrics.set("kl_loss", update.kl_loss);
   if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);

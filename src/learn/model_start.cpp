@@ -73,7 +73,7 @@ std::shared_ptr<const model::KeptFiles> files_of(const std::string& path,
         path.empty() ? config::config_file(options.model.shape).string() : path;
     kept = std::make_shared<const model::KeptFiles>(
         model::KeptFiles::read(from, options.tokenizer_path()));
-    if (const std::string what = kept->describe(); !what.empty()) log::info(what);
+    if (const std::string what = kept->describe(); !what.empty()) log::detail(what);
   });
   return kept;
 }

@@ -70,6 +70,7 @@ class RewardModelObjective final : public Objective {
     const RewardMoments moments = *reward_moments(means, totals);
     out.emplace_back("reward_mean", moments.mean);
     out.emplace_back("reward_std", moments.deviation);
+    out.emplace_back("margin", means[2] - means[3]);
     return out;
   }
 

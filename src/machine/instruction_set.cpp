@@ -124,14 +124,14 @@ void log_instruction_set(const comm::CommView& world) {
                    "matrix units all of them ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"));
   }
   const std::string caps = base::library_caps();
-  log::info(base::text("instruction set: ", own_instruction_set(), "; LibTorch ",
-                       at::get_cpu_capability(),
-                       caps.empty() ? "" : base::text(", libraries capped by ", caps)));
+  log::detail(base::text("instruction set: ", own_instruction_set(), "; LibTorch ",
+                         at::get_cpu_capability(),
+                         caps.empty() ? "" : base::text(", libraries capped by ", caps)));
   if (caps.empty()) return;
   const ProductRates rates = measure_products();
-  log::info(base::text("library products on one thread: fp32 ", giga(rates.fp32), " GFLOP/s, bf16 ",
-                       giga(rates.bf16), " GFLOP/s",
-                       rates.cycles > 0 ? base::text(", at ", giga(rates.cycles), " GHz") : ""));
+  log::detail(base::text("library products on one thread: fp32 ", giga(rates.fp32),
+                         " GFLOP/s, bf16 ", giga(rates.bf16), " GFLOP/s",
+                         rates.cycles > 0 ? base::text(", at ", giga(rates.cycles), " GHz") : ""));
   for (const std::string& line : ignored_caps(base::active_isa(), rates)) log::warning(line);
 }
 

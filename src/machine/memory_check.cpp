@@ -144,11 +144,12 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const int64_t layers = actor.shape.layers;
   if (options.train.keep_memory) {
     recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, pools_with);
-    if (world.rank() == 0) log::info("memory: " + plan::describe_kept(layers - recompute_, layers));
+    if (world.rank() == 0)
+      log::detail("memory: " + plan::describe_kept(layers - recompute_, layers));
   }
   settled.train.recompute = recompute(options.train.recompute, layers);
   const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
-  if (world.rank() == 0 && caches.bytes > 0) log::info("memory: " + plan::describe(caches));
+  if (world.rank() == 0 && caches.bytes > 0) log::detail("memory: " + plan::describe(caches));
   job.keeps_caches = keeps_caches_ = caches.stay;
   const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());

@@ -45,7 +45,7 @@ void log_start(const config::Options& options, const comm::Roles& roles,
   const auto& facts = session.facts();
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
-  log::info("launcher: " + job::describe(facts.launch));
+  log::detail("launcher: " + job::describe(facts.launch));
   log::debug(base::text("kernels: ", kernels::runtime_name()));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(),
                        roles.world.size() == 1 ? " rank" : " ranks", " on ", roles.topology.nodes,

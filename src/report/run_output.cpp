@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "trireme/base/files.hpp"
-#include "trireme/base/log.hpp"
-#include "trireme/base/text.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/report/run_end.hpp"
 #include "trireme/report/side_output.hpp"
@@ -14,26 +12,16 @@
 namespace trireme::report {
 
 RunOutput::RunOutput(const comm::CommView& world, Rank rank, std::filesystem::path folder,
-                     std::string trace_file, trace::RolesRun roles_run)
+                     std::string trace_file, trace::RolesRun roles_run,
+                     std::function<base::Written()> written)
     : world_(world),
       rank_(std::move(rank)),
       folder_(std::move(folder)),
       trace_file_(std::move(trace_file)),
       roles_run_(roles_run),
       clock_offset_(comm::measure_clock_offset(world)),
-      origin_(world.broadcast_value(trace::start_seconds(), 0)) {}
-
-void RunOutput::begin(const char* phase, int64_t iteration, int64_t iterations) const {
-  std::string line = base::text("iteration ", iteration, "/", iterations, "  ", phase);
-  if (iteration > 1) {
-    const double per_iteration = since_start_.seconds() / static_cast<double>(iteration - 1);
-    line += base::text(
-        "  about ",
-        base::human_seconds(per_iteration * static_cast<double>(iterations - iteration + 1)),
-        " left");
-  }
-  log::live(line);
-}
+      origin_(world.broadcast_value(trace::start_seconds(), 0)),
+      lines_(world.rank() == 0 ? std::make_unique<ProgressLines>(std::move(written)) : nullptr) {}
 
 void RunOutput::write_trace() const {
   if (trace_file_.empty()) return;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "report/grown_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -20,29 +21,10 @@
 #include "trireme/report/side_output.hpp"
 
 namespace trireme::report {
-namespace {
-
-// All of them, or none: half a line would spoil the next one.
-void append_lines(const std::filesystem::path& path, const std::string& lines) {
-  const base::FileWork work{"write", path};
-  const base::FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file.valid()) base::throw_errno(errno, "open", path);
-  const off_t size = ::lseek(file.get(), 0, SEEK_END);
-  try {
-    base::write_all(file.get(), lines, path);
-  } catch (const UserError&) {
-    if (::ftruncate(file.get(), size) != 0)
-      log::warning(base::text(path.string(), " may end in half a line"));
-    throw;
-  }
-}
-
-}  // namespace
-
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path,
                        const Samples& samples, const data::PromptSet& prompts,
-                       const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
+                       const text::Tokenizer& tokenizer, int64_t iteration, int64_t count,
+                       const std::vector<std::string>& sources) {
   // Each rank offers those of its `count` smallest ids; the smallest ids of all are among them.
   std::vector<int64_t> rows(static_cast<size_t>(samples.size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
@@ -67,6 +49,12 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
     line.add("reward", double{all.reward[s]});
+    if (sources.size() > 1 && sources.size() == all.reward_parts.size()) {
+      data::JsonObject by_source;
+      for (size_t p = 0; p < sources.size(); ++p)
+        by_source.add(sources[p], double{all.reward_parts[p][s]});
+      line.add_json("parts", by_source.str());
+    }
     data::JsonObject said;
     bool any = false;
     for (const auto& [name, values] : all.reward_metrics) {
@@ -78,7 +66,7 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     line.add("finish_reason", to_string(all.finish_reason[s]));
     lines += line.str() + '\n';
   }
-  side_output(path.filename().string(), [&] { append_lines(path, lines); });
+  side_output(path.filename().string(), [&] { append_to(path, lines); });
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/sampling.hpp"
@@ -245,6 +246,9 @@ std::vector<Finished> Generator::step() {
   count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
+  if (roles_.leads_replica())
+    base::add_written({std::ssize(output.finished),
+                       engine_->counters().generated_tokens - before.generated_tokens});
   std::vector<Finished> finished;
   for (generate::Result& result : output.finished) {
     const Writing writing = take_out(result.id);

@@ -62,8 +62,8 @@ void read_unknown(const Json& model, const Vocabulary& vocabulary,
            ": model.byte_fallback with no token for the bytes ", base::join(missing),
            " is not known");
   const std::string fate = set_unknown(model, vocabulary, bpe, where);
-  log::info(base::text(where, ": the vocabulary has no token for the bytes ", base::join(missing),
-                       ": in texts they ", fate));
+  log::detail(base::text(where, ": the vocabulary has no token for the bytes ", base::join(missing),
+                         ": in texts they ", fate));
 }
 
 // "left right" or ["left", "right"]

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/run_view.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -108,25 +109,31 @@ ExitCode run_inspect(const InspectCommand& command) {
   VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(),
            " does not exist: check the path");
   if (std::filesystem::is_directory(path)) {
-    if (is_checkpoint(path)) {
+    if (is_run(path) && !command.verify) {
+      print_status(path);
+    } else if (is_checkpoint(path)) {
       inspect_checkpoints(path, command.verify);
     } else if (is_checkpoint(path / "ckpt")) {
       inspect_checkpoints(path / "ckpt", command.verify);
     } else {
+      VALIDATE(!is_run(path), ExitCode::input_missing, path.string(),
+               " has no checkpoint yet: without --verify inspect shows how the run stands");
       inspect_model(path);
     }
   } else if (path.extension() == ".gguf") {
     inspect_model(path);
   } else if (path.extension() == ".safetensors") {
     print_weights(model::SafetensorsSource(path));
+  } else if (is_run(path.parent_path()) && path.filename() == "metrics.jsonl") {
+    print_status(path.parent_path());
   } else if (path.extension() == ".json") {
     inspect_trace(path);
   } else {
     throw UserError(
         ExitCode::usage,
         base::text(path.string(),
-                   ": inspect takes a checkpoint, a model folder, a .safetensors or .gguf "
-                   "file, or a trace.json"));
+                   ": inspect takes a run folder, a checkpoint, a model folder, a .safetensors "
+                   "or .gguf file, or a trace.json"));
   }
   return ExitCode::done;
 }

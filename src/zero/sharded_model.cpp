@@ -85,7 +85,7 @@ struct ShardedModel::Impl {
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
-      log::info(
+      log::detail(
           base::text(options.name, ": sharded over ", shard.size(),
                      shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
                      base::human_bytes(static_cast<double>(exchange->counters().weight_memory)),

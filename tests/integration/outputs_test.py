@@ -10,7 +10,7 @@ import shutil
 import struct
 import subprocess
 
-from trireme_run import PROGRAM, ROOT, SFT_DECK, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
+from trireme_run import ENDS_AT_ONCE, MPI_FLAGS, MPIEXEC, PROGRAM, ROOT, SFT_DECK, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
 
 USAGE, BAD_DATA, INPUT_MISSING, UNFIT, IO_ERROR = 64, 65, 66, 69, 74
 GENERATION = {"bos_token_id": 257, "do_sample": True, "eos_token_id": [258, 256], "temperature": 0.7, "top_p": 0.8, "top_k": 20,
@@ -102,6 +102,31 @@ class Outputs(ProgramTest):
             lines.write('{"text": "more"}\n')
         self.assertIn("ids.jsonl is of another job (input: ", self.succeed(*tokenize, code=USAGE).text)
         self.assertEqual(list(self.folder.glob("*.partial")), [])
+
+    def on_terminal(self, *arguments):
+        """What a person sees of two ranks under mpirun in a terminal, to its last word: which may come after the launcher's end."""
+        master, slave = os.openpty()
+        command = [MPIEXEC, *MPI_FLAGS, "-n", "2", PROGRAM, *arguments]
+        process = subprocess.Popen(command, cwd=self.folder, stdin=slave, stdout=slave, stderr=slave, env=child_environment(ENDS_AT_ONCE))
+        os.close(slave)
+        seen = b""
+        try:
+            while part := os.read(master, 1 << 16):
+                seen += part
+        except OSError:  # nobody has the terminal any more
+            pass
+        os.close(master)
+        return process.wait(), [line for line in seen.decode(errors="replace").splitlines() if line.strip()]
+
+    def test_the_error_is_the_last_line_of_a_terminal(self):
+        """Behind what mpirun says of it: before MPI, on all ranks alike, and on one alone."""
+        alone = ["run.dir=alone", "run.iterations=1", 'fault.at=["alloc_fail:1:train:1"]']
+        for arguments, last in ((["sft", "missing.toml"], "error: .*missing.toml"), (["sft", "sft.toml", "run.dir=/dev/null/x"], "error: .*/dev/null"),
+                                (["sft", "sft.toml", *alone], "error: rank 1 .*memory")):
+            code, lines = self.on_terminal(*arguments)
+            self.assertNotEqual(code, 0)
+            self.assertRegex(lines[-1], last, "\n".join(lines))
+            self.assertGreater(sum("mpirun" in line for line in lines[:-1]), 0, "or this shows nothing")
 
     def test_one_rank_writes(self):
         """Under a launcher: the output is whole and every line comes once."""

@@ -13,6 +13,15 @@ namespace trireme::base {
 void tick() noexcept;
 uint64_t ticks_so_far() noexcept;
 
+// What the generators of this process have written since it started, for whoever says how far a
+// rollout is. Any thread.
+struct Written {
+  int64_t answers = 0;
+  int64_t tokens = 0;
+};
+void add_written(const Written& more) noexcept;
+Written written_so_far() noexcept;
+
 // The calling thread waits for a file system in this scope: its silence has the deadline of files,
 // and a watchdog names the file. The outermost of a thread counts. Any thread.
 class FileWork {

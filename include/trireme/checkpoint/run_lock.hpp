@@ -80,4 +80,15 @@ class RunLock {
   std::unique_ptr<Holder> holder_;  // on rank 0
 };
 
+// The holder of a folder's lock, as far as it can be seen without taking the lock or asking twice.
+struct LockView {
+  LockHolder holder;
+  // Its process is in this machine's process table or, on another machine, has given a heartbeat
+  // within 10 intervals.
+  bool alive = false;
+  double silence = 0;  // seconds since the last heartbeat, by this machine's clock
+};
+// nullopt: no run has ever locked the folder. Local.
+std::optional<LockView> look_at_lock(const std::filesystem::path& folder);
+
 }  // namespace trireme::checkpoint

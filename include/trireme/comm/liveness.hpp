@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/progress.hpp"
 #include "trireme/job/signals.hpp"
 
 namespace trireme::comm {
@@ -28,6 +29,7 @@ struct LifeSign {
   std::string where{};  // open regions, outermost first
   std::string call{};   // the collective it is in, with its number and bytes; empty: in none
   job::StopReason wish = job::StopReason::none;  // asked of this rank; the others hear of it
+  base::Written written{};                       // by its generator
 };
 
 // The last life sign of a rank, and for how long there has been none, by the clock of the one who

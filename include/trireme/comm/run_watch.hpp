@@ -24,6 +24,7 @@ class RunWatch {
   void ask(std::function<job::StopReason()> wish);
   // As Watchdog.
   job::StopReason heard_wish() const { return dog_.heard_wish(); }
+  base::Written heard_written() const { return dog_.heard_written(); }
 
   static std::filesystem::path report_folder(const config::Options& options) {
     return std::filesystem::path(options.run.dir) / "hang";

@@ -426,6 +426,11 @@ struct TraceOptions {
   bool operator==(const TraceOptions&) const = default;
 };
 
+struct ReportOptions {
+  Strings sinks;  // csv, mlflow, tensorboard, wandb
+  bool operator==(const ReportOptions&) const = default;
+};
+
 // Shapes of models that `trireme plan` has no files of; no run reads them.
 struct PlanOptions {
   std::string model, reward_model;  // a config.json or its folder; empty: not known
@@ -459,6 +464,7 @@ struct Options {
   CkptOptions ckpt;
   EvalOptions eval;
   TraceOptions trace;
+  ReportOptions report;
   PlanOptions plan;
   FaultOptions fault;
   bool operator==(const Options&) const = default;

@@ -46,6 +46,8 @@ class PromptSampler {
 
   // Epoch of the next draw (of the stream that is furthest ahead).
   int64_t epoch() const;
+  // How often all rows have been drawn (or left out) so far: 1.5 in the middle of the second epoch.
+  double epochs_drawn() const;
   // Draws of n that one epoch gives, for schedules (drop_last: floor, else ceil; with weights over
   // the total rows).
   int64_t draws_per_epoch(int64_t n) const;

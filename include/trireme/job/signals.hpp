@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -33,6 +34,10 @@ std::string to_string(StopReason reason);
 
 // Installs the handlers of this process; idempotent.
 void install_signal_handlers();
+
+// From now on the first signal that asks for a stop is answered on stderr at once, with `stop_file`
+// as the other way to ask. On the rank that talks.
+void say_at_stop(const std::filesystem::path& stop_file);
 
 // The request of this process's signals so far, without asking others; `clear_save` forgets a
 // served SIGUSR2.

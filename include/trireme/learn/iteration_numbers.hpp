@@ -21,17 +21,19 @@ using report::IterationMetrics;
 void sum_over(const comm::CommView& ranks, std::vector<double>& values);
 
 // reward, its parts, named metrics of reward sources, response_length, truncated share,
-// response_clip_ratio (share of sequences of `max_len` tokens), tokens, of samples that lie on any
-// ranks. `parts` names the reward sources. The mean reward. Collective over world.
+// response_clip_ratio (share of sequences of `max_len` tokens), spread of rewards and lengths,
+// share of groups without spread, tokens, of samples that lie on any ranks. `parts` names the
+// reward sources. The mean reward. Collective over world; memory of every rank: 24 bytes per
+// sequence.
 double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
                            const std::vector<std::string>& parts, int64_t max_len,
                            IterationMetrics& metrics);
 
 // `kl_coefficient` of this iteration, `kl` as Trainer::kl_to_reference() has it, losses,
-// clip_ratio, mismatch, norms and rates. Collective over the trainers.
+// clip_ratio, mismatch, norms and rates, mean and deviation of the advantages, explained variance
+// of the returns. Sums of `learning.update` are averaged already. Collective over the trainers.
 void add_training_metrics(const config::Options& options, const comm::CommView& trainers,
-                          double kl_coefficient, const PipelineTotals& pipeline,
-                          const Mismatch& mismatch, const UpdateReport& update,
+                          double kl_coefficient, const Learning& learning,
                           const std::optional<double>& kl, IterationMetrics& metrics);
 
 // eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with

@@ -19,7 +19,10 @@ bool is_reward_metric(std::string_view name);
 // file).
 struct IterationMetrics {
   int64_t iteration = 0;
-  int64_t version = 0;  // of the weights after the iteration
+  int64_t version = 0;     // of the weights after the iteration
+  double time = 0;         // seconds since 1970 when it ended
+  int64_t iterations = 0;  // planned; 0: not known
+  double epoch = 0;        // of the training data, how far they have been drawn; 0: not known
   // Ordered as written: reward, kl, policy_loss, ...
   std::vector<std::pair<std::string, double>> values;
   int64_t tokens = 0;                         // generated and prompt tokens of the rollout
@@ -40,8 +43,9 @@ struct IterationMetrics {
 // One JSON object without a newline. Numbers are printed so that they read back to the same bits.
 std::string to_json(const IterationMetrics& metrics);
 
-// "iter 12/40  reward 0.731  kl 0.0021  loss -0.013  clip 0.04  len 18.2  1843 tok/s  | rollout 3.1
-// s ..."
-std::string to_console(const IterationMetrics& metrics, int64_t iterations);
+// "iteration 12/40  reward 0.731  eval_reward 0.552  kl 0.0021 ...  1843 tok/s  5.1 s  2 min left",
+// at most `columns` characters: numbers of less weight are left out where there is no room, and all
+// are in metrics.jsonl. `seconds_left`: 0 where it is not known.
+std::string to_console(const IterationMetrics& metrics, double seconds_left, int columns);
 
 }  // namespace trireme::report

@@ -1,8 +1,10 @@
-// A run's output beside its metrics: the live line, trace.json, and the end.
+// A run's output beside its metrics: the progress line, trace.json, and the end.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
+#include "trireme/report/progress_lines.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::report {
@@ -22,11 +25,19 @@ class RunOutput {
     std::string host;
   };
   // Collective over world: clocks are compared. `trace_file`: in `folder`; empty: no trace.
+  // `written`: what all generators have written; on rank 0, by another thread.
   RunOutput(const comm::CommView& world, Rank rank, std::filesystem::path folder,
-            std::string trace_file, trace::RolesRun roles_run);
+            std::string trace_file, trace::RolesRun roles_run,
+            std::function<base::Written()> written);
 
-  // The main thread begins this phase: for the live line. Local.
-  void begin(const char* phase, int64_t iteration, int64_t iterations) const;
+  // The main thread begins this phase: for the progress line. Local.
+  void begin(const char* phase, int64_t iteration, int64_t iterations) const {
+    if (lines_) lines_->begin(phase, iteration, iterations);
+  }
+  // So many answers of this iteration are begun: likewise.
+  void expect(int64_t iteration, int64_t answers) const {
+    if (lines_) lines_->expect(iteration, answers);
+  }
   // Writes the trace with what was recorded so far. Collective.
   void write_trace() const;
   // The end: trace, table, summary.json, plot. Collective.
@@ -42,6 +53,7 @@ class RunOutput {
   base::Stopwatch since_start_;
   double clock_offset_;
   double origin_;
+  std::unique_ptr<ProgressLines> lines_;  // on rank 0
 };
 
 }  // namespace trireme::report

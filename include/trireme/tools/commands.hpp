@@ -125,13 +125,21 @@ struct ConvertCommand {
 };
 ExitCode run_convert(const ConvertCommand& command);
 
-// `trireme inspect PATH`: the contents of a checkpoint, a model folder, a safetensors or GGUF file,
-// or a trace. One process.
+// `trireme inspect PATH`: a run's state, or the contents of a checkpoint, a model folder, a
+// safetensors or GGUF file, or a trace. One process.
 struct InspectCommand {
   std::filesystem::path path;
-  bool verify = false;
+  bool verify = false;  // of a run: its checkpoints
 };
 ExitCode run_inspect(const InspectCommand& command);
+
+// `trireme report RUN...`: report.html of a run, or of several beside each other. One process; runs
+// may be at work.
+struct ReportCommand {
+  std::vector<std::filesystem::path> runs;
+  std::filesystem::path output;  // empty: RUN/report.html, of several report.html
+};
+ExitCode run_report(const ReportCommand& command);
 
 // `trireme selftest`: collectives, weight syncs, optimizer steps against PyTorch's numbers, a
 // checkpoint, on the ranks and devices at hand; one JSON line on standard output. Collective.

@@ -104,7 +104,7 @@ class CommandLine : public testing::Test {
 TEST_F(CommandLine, HelpNamesEverySubcommandAndExitCode) {
   const std::string text = help({"--help"});
   for (const char* word : {"ppo", "sft", "rm", "dpo", "generate", "score", "tokenize", "init",
-                           "convert", "inspect", "selftest", "--help-deck", "--config"}) {
+                           "convert", "inspect", "report", "selftest", "--help-deck", "--config"}) {
     EXPECT_THAT(text, HasSubstr(word));
   }
   for (const ExitCode code :
@@ -193,6 +193,7 @@ TEST_F(CommandLine, MistakesAreUsageErrors) {
       {{"init", "--shape", "s"}, "--output"},
       {{"convert", "in"}, "output"},
       {{"inspect"}, "path"},
+      {{"report"}, "runs"},
   };
   for (const auto& [words, named] : mistakes) {
     EXPECT_THAT(error_of(ExitCode::usage, [&] { parse_words(words); }),
@@ -223,6 +224,7 @@ TEST_F(CommandLine, ToolsNeedMpiWhereTheyShareWork) {
   EXPECT_EQ(needs({"init", "--shape", "s", "--output", "o"}, false), Needs::nothing);
   EXPECT_EQ(needs({"convert", "in", "out"}, false), Needs::nothing);
   EXPECT_EQ(needs({"inspect", "path", "--verify"}, false), Needs::nothing);
+  EXPECT_EQ(needs({"report", "a", "b", "--output", "c.html"}, false), Needs::nothing);
   EXPECT_EQ(needs({"selftest", "--folder", "/scratch"}, false), Needs::mpi);
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -91,8 +92,37 @@ TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
   EXPECT_EQ(metrics.get("truncated"), truncated / n);
   EXPECT_EQ(metrics.get("response_clip_ratio"), clipped / n);
   EXPECT_NE(clipped, truncated) << "or this says nothing";
+  double squares = 0;
+  for (const float value : all.reward) squares += std::pow(double{value} - reward / n, 2);
+  EXPECT_NEAR(metrics.get("reward_std"), std::sqrt(squares / (n - 1)), 1e-12);
+  EXPECT_EQ(metrics.get("reward_min"), double{*std::ranges::min_element(all.reward)});
+  EXPECT_EQ(metrics.get("reward_max"), double{*std::ranges::max_element(all.reward)});
+  EXPECT_DOUBLE_EQ(metrics.get("groups_without_spread"), 2.0 / groups);
   EXPECT_TRUE(std::isnan(metrics.get("kl"))) << "the trainers know it";
   EXPECT_EQ(metrics.tokens, all.tokens());
+}
+
+// Wherever the answers to a prompt are; a prompt with one answer is no group.
+TEST(RolloutMetrics, GroupsWhoseRewardsAreAllTheSame) {
+  Samples samples;
+  const auto add = [&](int64_t prompt, int64_t sample, float reward, size_t length) {
+    if ((prompt + sample) % world().size() != world().rank()) return;
+    samples.add({.id = request_id(1, prompt, sample),
+                 .ids = std::vector<int32_t>(length + 1, 7),
+                 .action_ranges = {{1, static_cast<int64_t>(length) + 1}}});
+    samples.reward.push_back(reward);
+  };
+  for (int64_t k = 0; k < 3; ++k) add(0, k, 0.5F, 3);
+  for (int64_t k = 0; k < 3; ++k) add(1, k, 0.1F, 5);
+  for (int64_t k = 0; k < 3; ++k) add(2, k, k == 2 ? 1.0F : 0.5F, 9);
+  add(3, 0, -2.0F, 1);
+  IterationMetrics metrics;
+  add_rollout_metrics(world(), samples, {"only"}, 100, metrics);
+  EXPECT_DOUBLE_EQ(metrics.get("groups_without_spread"), 2.0 / 3);
+  EXPECT_EQ(metrics.get("reward_min"), -2);
+  EXPECT_EQ(metrics.get("reward_max"), 1);
+  EXPECT_EQ(metrics.get("response_length_min"), 1);
+  EXPECT_EQ(metrics.get("response_length_max"), 9);
 }
 
 // Each mean is over the samples that have it, wherever they are; most runs have none.
