@@ -141,6 +141,7 @@ void add_run_keys(KeyList<Options>& keys);
 void add_model_keys(KeyList<Options>& keys);
 void add_policy_loss_keys(KeyList<Options>& keys);  // in add_model_keys, those of [actor]
 void add_reward_keys(KeyList<Options>& keys);
+void add_environment_keys(KeyList<Options>& keys);
 void add_rollout_keys(KeyList<Options>& keys);
 void add_algo_keys(KeyList<Options>& keys);
 void add_train_keys(KeyList<Options>& keys);

@@ -32,6 +32,7 @@ KeyList<Options> make_option_keys() {
   add_run_keys(keys);
   add_model_keys(keys);
   add_reward_keys(keys);
+  add_environment_keys(keys);
   add_rollout_keys(keys);
   add_algo_keys(keys);
   add_train_keys(keys);
@@ -165,6 +166,7 @@ std::span<const Section> sections() {
       Section{"critic", "Value network and its optimizer, for estimators with a critic"},
       Section{"reference", "The frozen reference policy"},
       Section{"reward", "Rewards; sources are a list of [[reward.source]]"},
+      Section{"environment", "Programs that answer the policy's turns"},
       Section{"rollout", "Generation of samples"},
       Section{"data", "Data files and their columns"},
       Section{"algo", "Advantages, KL, preference losses"},

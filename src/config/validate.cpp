@@ -1,6 +1,5 @@
 // Combinations that cannot work or cannot mean what they say.
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <set>
@@ -315,9 +314,9 @@ void Checks::ppo_pretraining() {
 
 void Checks::ppo_reward() {
   const auto& reward = o_.reward;
-  require(!reward.source.empty(),
+  require(!reward.source.empty() || o_.environment.wanted(),
           "there is no [[reward.source]] (ppo needs at least one: kind = \"rule\", \"model\" or "
-          "\"plugin\")");
+          "\"plugin\"), and no [environment] that rewards instead");
   refuse_if(reward.overlong_buffer_len && o_.rollout.max_new_tokens == 0,
             "reward.overlong_buffer_len without rollout.max_new_tokens (the buffer lies before "
             "that limit): set both");
@@ -340,26 +339,6 @@ void Checks::ppo_reward() {
   }
 }
 
-namespace {
-
-// "--api-key=...", "--password", or something that looks like a key by itself.
-bool carries_a_secret(const std::string& argument) {
-  static const std::set<std::string, std::less<>> names{"apikey",    "accesskey", "accesstoken",
-                                                        "authtoken", "token",     "secret",
-                                                        "secretkey", "password",  "passwd"};
-  std::string name;
-  for (const char c : argument.substr(0, argument.find('='))) {
-    if (c != '-' && c != '_')
-      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  const bool option = argument.starts_with('-') || argument.find('=') != std::string::npos;
-  const bool key =
-      (argument.starts_with("sk-") || argument.starts_with("hf_")) && argument.size() >= 20;
-  return key || (option && names.contains(name));
-}
-
-}  // namespace
-
 void Checks::reward_source(size_t index, const RewardSource& source) {
   const std::string at = base::text("reward.source.", index, ".");
   foreign_keys(at, source);
@@ -367,13 +346,7 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
           "path is missing (kind = \"model\" needs the reward model's folder)");
   require(source.kind != RewardKind::plugin || !source.command.empty(), at,
           "command is missing (kind = \"plugin\" needs the program to start)");
-  for (const std::string& argument : source.command) {
-    refuse_if(carries_a_secret(argument), at,
-              "command has a key or password in its arguments (everybody on the node would see it, "
-              "and the deck is copied into the ",
-              "run folder and every checkpoint): put it into an environment variable, which the "
-              "plugin inherits");
-  }
+  add(command_mistakes(at + "command", source.command));
   if (source.kind != RewardKind::rule) return;
   refuse_if(
       !source.label_key.empty() &&
@@ -499,6 +472,7 @@ std::vector<std::string> Checks::run() {
     ppo_algorithm();
     ppo_pretraining();
     ppo_reward();
+    add(environment_mistakes(o_));
   }
   preference();
   evaluation();

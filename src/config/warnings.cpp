@@ -110,6 +110,8 @@ std::vector<std::string> warnings(const Options& options, Command command) {
   if (command != Command::ppo) {
     warn_if(out, !options.reward.source.empty(),
             "[[reward.source]] has no effect here: it is for `trireme ppo`");
+    warn_if(out, options.environment != EnvironmentOptions{},
+            "[environment] has no effect here: it is for `trireme ppo`");
     return out;
   }
   about_estimator(options, out);

@@ -290,12 +290,28 @@ struct Words<RewardKind> {
   static constexpr std::string_view list[] = {"rule", "model", "plugin"};
 };
 
-// Consequences of a request that a plugin does not answer: end, go on asking, or do without
-// its prompt.
+// Consequences of a request that a plugin or an environment does not answer: end, go on asking, or
+// do without its prompt, or the rest of its episode.
 enum class PluginOutage { stop, wait, skip };
 template <>
 struct Words<PluginOutage> {
   static constexpr std::string_view list[] = {"stop", "wait", "skip"};
+};
+
+// How tool calls are found in a turn of the policy, for the environment: not at all, as JSON in
+// <tool_call> tags (Hermes, Qwen), as the turn's JSON (Llama 3), or by environment.tool_pattern.
+enum class ToolCalls { none, hermes, llama3, regex };
+template <>
+struct Words<ToolCalls> {
+  static constexpr std::string_view list[] = {"none", "hermes", "llama3", "regex"};
+};
+
+// F52: where the reward of a turn counts: on its last action token, or the sum of all turns on the
+// episode's last one.
+enum class TurnRewards { turns, last };
+template <>
+struct Words<TurnRewards> {
+  static constexpr std::string_view list[] = {"turns", "last"};
 };
 
 // `math` follows math-verify, `math_verl` the graders of verl; `none`: the rule scores only the

@@ -198,6 +198,25 @@ struct RewardOptions {
   bool operator==(const RewardOptions&) const = default;
 };
 
+// Programs that answer the policy's turns, on each generator rank; no command: an answer is one
+// turn.
+struct EnvironmentOptions {
+  Strings command;
+  int64_t processes = 1;  // on each generator rank
+  int64_t max_turns = 16;
+  int64_t max_tokens = 0;  // of an episode; 0: data.max_len
+  Duration timeout{60};    // of a process
+  Duration max_time;       // that an episode waits in all; 0: no limit
+  int64_t retries = 3;
+  PluginOutage outage = PluginOutage::stop;
+  double broken_reward = 0;
+  ToolCalls tool_calls = ToolCalls::none;
+  std::string tool_pattern;
+  TurnRewards rewards = TurnRewards::turns;
+  bool wanted() const { return !command.empty(); }
+  bool operator==(const EnvironmentOptions&) const = default;
+};
+
 struct RolloutOptions {
   int64_t batch_size = 1024;  // prompts per iteration
   int64_t over_sampling = 0;  // prompts beyond them that are written
@@ -455,6 +474,7 @@ struct Options {
   CriticOptions critic;
   ReferenceOptions reference;
   RewardOptions reward;
+  EnvironmentOptions environment;
   RolloutOptions rollout;
   DataOptions data;
   AlgoOptions algo;

@@ -413,6 +413,41 @@ TEST(Validate, OverSampling) {
   EXPECT_NO_THROW(validate(beside, Command::ppo, no_files()));
 }
 
+TEST(Validate, Environment) {
+  const auto refusal_with = [](auto change) {
+    return refusal_after([&](Options& o) {
+      o.environment.command = {"game"};
+      change(o);
+    });
+  };
+  EXPECT_THAT(refusal_after([](Options& o) { o.environment.max_turns = 3; }),
+              HasSubstr("environment.command is missing"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.command.push_back("--token=abc"); }),
+              HasSubstr("environment.command has a key or password"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.tool_calls = ToolCalls::regex; }),
+              HasSubstr("environment.tool_pattern is missing"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.tool_pattern = "x"; }),
+              HasSubstr("environment.tool_pattern with tool_calls = \"none\""));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.max_tokens = o.data.max_len + 1; }),
+              HasSubstr("is more than data.max_len"));
+  EXPECT_THAT(refusal_with([](Options& o) {
+                o.environment.max_tokens = 64;
+                o.rollout.max_new_tokens = 64;
+              }),
+              HasSubstr("leaves no token of environment.max_tokens 64"));
+  EXPECT_THAT(refusal_with([](Options& o) {
+                o.environment.max_time.seconds = 1;
+                o.train.deterministic = true;
+              }),
+              HasSubstr("environment.max_time with train.deterministic"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.broken_reward = -1; }),
+              HasSubstr("environment.broken_reward = -1"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.rollout.ignore_eos = true; }),
+              HasSubstr("rollout.ignore_eos with environment.command"));
+  EXPECT_THAT(refusal_with([](Options& o) { o.algo.advantage.estimator = Estimator::gdpo; }),
+              HasSubstr("with environment.command (it compares each"));
+}
+
 TEST(Validate, RewardSources) {
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source.clear(); }),
               HasSubstr("no [[reward.source]]"));

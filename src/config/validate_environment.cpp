@@ -1,0 +1,91 @@
+// Mistakes in the keys of an environment, and in the commands of programs.
+#include <cctype>
+#include <set>
+#include <string_view>
+
+#include "config/validate_losses.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::config {
+namespace {
+
+// "--api-key=...", "--password", or something that looks like a key by itself.
+bool carries_a_secret(const std::string& argument) {
+  static const std::set<std::string, std::less<>> names{"apikey",    "accesskey", "accesstoken",
+                                                        "authtoken", "token",     "secret",
+                                                        "secretkey", "password",  "passwd"};
+  std::string name;
+  for (const char c : argument.substr(0, argument.find('='))) {
+    if (c != '-' && c != '_')
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  const bool option = argument.starts_with('-') || argument.find('=') != std::string::npos;
+  const bool key =
+      (argument.starts_with("sk-") || argument.starts_with("hf_")) && argument.size() >= 20;
+  return key || (option && names.contains(name));
+}
+
+}  // namespace
+
+std::vector<std::string> command_mistakes(const std::string& key, const Strings& command) {
+  std::vector<std::string> mistakes;
+  for (const std::string& argument : command) {
+    if (!carries_a_secret(argument)) continue;
+    mistakes.push_back(base::text(
+        key,
+        " has a key or password in its arguments (everybody on the node would see it, and the deck "
+        "is copied into the run folder and every checkpoint): put it into an environment variable, "
+        "which the program inherits"));
+  }
+  return mistakes;
+}
+
+std::vector<std::string> environment_mistakes(const Options& options) {
+  const EnvironmentOptions& environment = options.environment;
+  std::vector<std::string> mistakes = command_mistakes("environment.command", environment.command);
+  const auto refuse_if = [&](bool wrong, const auto&... parts) {
+    if (wrong) mistakes.push_back(base::text(parts...));
+  };
+  if (!environment.wanted()) {
+    refuse_if(environment != EnvironmentOptions{},
+              "environment.command is missing (the other keys of [environment] are about the "
+              "program that it names): name the program, or remove the section");
+    return mistakes;
+  }
+  refuse_if(true,
+            "environment.command (episodes of several turns are not part of this program yet): "
+            "remove it");
+  const bool by_pattern = environment.tool_calls == ToolCalls::regex;
+  refuse_if(by_pattern && environment.tool_pattern.empty(),
+            "environment.tool_pattern is missing (tool_calls = \"regex\" needs what a call looks "
+            "like): give a pattern");
+  refuse_if(!by_pattern && !environment.tool_pattern.empty(),
+            "environment.tool_pattern with tool_calls = \"", to_string(environment.tool_calls),
+            "\" (it would not be looked for): set tool_calls = \"regex\", or remove it");
+  refuse_if(environment.max_tokens > options.data.max_len, "environment.max_tokens ",
+            environment.max_tokens, " is more than data.max_len ", options.data.max_len,
+            " (no sequence is longer than that): lower it, or raise data.max_len");
+  refuse_if(environment.max_tokens > 0 && options.rollout.max_new_tokens >= environment.max_tokens,
+            "rollout.max_new_tokens ", options.rollout.max_new_tokens,
+            " leaves no token of environment.max_tokens ", environment.max_tokens,
+            " for the prompt");
+  refuse_if(environment.max_time.seconds > 0 && options.train.deterministic,
+            "environment.max_time with train.deterministic (how long a program takes differs from "
+            "run to run): remove one of the two");
+  refuse_if(environment.broken_reward != 0 && environment.outage != PluginOutage::skip &&
+                environment.max_time.seconds == 0,
+            "environment.broken_reward = ", environment.broken_reward, " with outage = \"",
+            to_string(environment.outage),
+            "\" and no environment.max_time (no episode breaks while the run goes on): set outage "
+            "= \"skip\", or remove it");
+  refuse_if(options.rollout.ignore_eos,
+            "rollout.ignore_eos with environment.command (a turn would end by its length alone, "
+            "which ends the episode): remove one of the two");
+  refuse_if(traits(options.algo.advantage.estimator).by_source, "algo.advantage.estimator = \"",
+            to_string(options.algo.advantage.estimator),
+            "\" with environment.command (it compares each [[reward.source]] on its own, and the "
+            "rewards of turns are none): take group_norm");
+  return mistakes;
+}
+
+}  // namespace trireme::config
