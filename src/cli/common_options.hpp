@@ -76,16 +76,6 @@ inline void add_adapter(CLI::App& app, std::filesystem::path& folder, config::Ad
   app.get_option("--adapter-as")->needs(option);
 }
 
-inline void add_sampling(CLI::App& sub, tools::GenerateCommand& c) {
-  sub.add_option("--temperature", c.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
-  sub.add_option("--top-p", c.top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
-  sub.add_option("--top-k", c.top_k, "0: off")->check(CLI::NonNegativeNumber);
-  sub.add_option("--min-p", c.min_p, "Of the likeliest; 0: off")->check(CLI::Range(0.0, 1.0));
-  sub.add_option("--repetition-penalty", c.repetition_penalty, "Of tokens seen; 1: none")
-      ->check(CLI::PositiveNumber);
-  sub.add_option("--seed", c.seed, "Of the draws")->check(CLI::NonNegativeNumber);
-}
-
 inline void add_force(CLI::App& app, bool& force, const char* what) {
   app.add_flag("--force", force, base::text("Replace ", what, " that is there already"));
 }

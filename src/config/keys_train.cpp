@@ -6,8 +6,9 @@ namespace {
 
 void add_weightsync_keys(KeyList<Options>& keys) {
   keys.add(KEY(weightsync.delta),
-           "Sends only the weights that changed where that is shorter; the result is the same, bit "
-           "for bit.")
+           "On CPUs: sends only the weights that changed where that is shorter; the result is the "
+           "same, "
+           "bit for bit.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(weightsync.bucket_bytes),
            "Weights are sent in pieces of this size, several at a time.")
@@ -20,7 +21,8 @@ void add_weightsync_keys(KeyList<Options>& keys) {
            "auto: on a node with trainers generators read the weights in the trainers' memory, and "
            "keep what they need of it; where that memory cannot be shared they get "
            "messages, and the log says so. buckets: trainers pack for them, into buckets in shared "
-           "memory. never: messages everywhere.")
+           "memory. never: messages everywhere. On GPUs auto takes the trainers' own gathers where "
+           "all generators are trainers.")
       .departs("Not in OpenRLHF.");
 }
 

@@ -160,9 +160,8 @@ void PpoRoles::release_caches() {
   const int64_t held = machine::held_memory(run.device);
   generator->release_cache();
   const int64_t caches = held - machine::held_memory(run.device);
-  // All of them come with the next sync, unless it sends what has changed only.
-  if (!sends_deltas(run.options, run.roles))
-    trace::count("generator_weight_bytes_given_back", generator->weights().release());
+  // All of them come with the next sync.
+  trace::count("generator_weight_bytes_given_back", generator->weights().release());
   if (!run.device.is_cpu() && !trainer)
     machine::give_back_unused(run.device);  // another process waits for it
   trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, caches));

@@ -65,6 +65,8 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"in_place_bytes", static_cast<double>(totals.in_place)},
                          {"copied_bytes", static_cast<double>(totals.local)},
                          {"messages", static_cast<double>(totals.messages)}};
+  if (totals.gathered > 0)
+    metrics.weight_sync["gathered_bytes"] = static_cast<double>(totals.gathered);
   if (totals.network > 0)
     metrics.weight_sync["over_bound"] =
         static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);

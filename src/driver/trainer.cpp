@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "driver/models.hpp"
-#include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/models_of.hpp"
@@ -18,6 +17,7 @@
 #include "trireme/learn/reward_rows.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/step_plan.hpp"
+#include "trireme/plan/sync_route.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -34,7 +34,8 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
                       {.name = name,
                        .compute = options.model.compute(),
                        .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
-                       .track_changes = kernels::on_host(device) && sends_deltas(options, roles),
+                       .track_changes = plan::sends_deltas(options, !kernels::on_host(device),
+                                                           roles.topology.nodes == 1),
                        .node_weights = options.train.node_weights,
                        .reduce = options.train.reduce_dtype,
                        .reduce_once = options.train.reduce_once,

@@ -3,15 +3,64 @@
 #include "driver/weight_bridge.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
+#include "trireme/machine/device.hpp"
+#include "trireme/plan/sync_route.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
+namespace {
+
+bool sends_deltas(const config::Options& options, const comm::Roles& roles, at::Device device) {
+  return plan::sends_deltas(options, !kernels::on_host(device), roles.topology.nodes == 1);
+}
+
+at::Tensor part_of(const at::Tensor& whole, const base::Block& block) {
+  const at::Tensor rows = whole.narrow(0, block.row, block.rows);
+  return whole.dim() < 2 ? rows : rows.narrow(1, block.column, block.columns);
+}
+
+// For tests of what comes of it: the first weight is no number.
+void spoil(generate::GeneratorWeights& weights) {
+  weights.tensor(0).view(-1).narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
+}
+
+// Sums of what was copied and of what it was copied from, as integers, where they lie; the host
+// sees them at the end.
+class CopySums {
+ public:
+  // Of no tensors: nothing is summed.
+  CopySums(size_t tensors, at::Device device) {
+    if (tensors == 0) return;
+    sums_ =
+        at::zeros({2, static_cast<int64_t>(tensors)}, at::TensorOptions(device).dtype(at::kLong));
+  }
+  void add(size_t tensor, const at::Tensor& from, const at::Tensor& to) {
+    if (!sums_.defined()) return;
+    const auto type = from.element_size() == 2 ? at::kShort : at::kInt;
+    sums_[0][static_cast<int64_t>(tensor)].copy_(from.view(type).sum(at::kLong));
+    sums_[1][static_cast<int64_t>(tensor)].copy_(to.view(type).sum(at::kLong));
+  }
+  // The first tensor whose sums differ; -1: none.
+  int64_t first_difference() const {
+    if (!sums_.defined()) return -1;
+    const at::Tensor wrong = sums_[0].ne(sums_[1]).nonzero();
+    return wrong.numel() == 0 ? -1 : wrong[0].item<int64_t>();
+  }
+
+ private:
+  at::Tensor sums_;
+};
+
+}  // namespace
+
 std::vector<const std::byte*> shared_weights(const config::Options& options,
                                              const comm::Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
@@ -27,21 +76,20 @@ std::vector<const std::byte*> shared_weights(const config::Options& options,
   return whole;
 }
 
-bool sends_deltas(const config::Options& options, const comm::Roles& roles) {
-  return options.weightsync.delta &&
-         (roles.topology.nodes > 1 || !config::shares(options.weightsync.shared_memory));
-}
-
 WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& roles,
                            const model::ModelSpec& spec, at::Device device, bool shared)
     : roles_(roles),
       element_bytes_(config::bytes_per_element(options.model.compute())),
-      compares_memory_(options.weightsync.verify && sends_deltas(options, roles)),
-      device_(device) {
-  if (shared) return;
+      compares_memory_(options.weightsync.verify && sends_deltas(options, roles, device)),
+      device_(device),
+      verifies_(options.weightsync.verify),
+      gathers_(plan::gathers_weights(options, roles.map, !kernels::on_host(device))),
+      whole_bytes_(spec.elements() * element_bytes_) {
+  freezes_ = spec.trainable_elements() < spec.elements();
+  if (shared || gathers_) return;
   weightsync::SyncOptions sync;
-  sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes
-                                        : weightsync::DeltaScope::off;
+  const bool deltas = sends_deltas(options, roles, device);
+  sync.delta = deltas ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
   sync.shared_memory = config::shares(options.weightsync.shared_memory);
   sync.in_place = options.weightsync.shared_memory == config::SharedMemory::automatic;
@@ -51,8 +99,7 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   };
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
-  if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);
-  freezes_ = spec.trainable_elements() < spec.elements();
+  if (deltas) sync.groups = model::layer_groups(spec);
   if (freezes_) sync.tensors = spec.trainable_parameters();
   const auto groups = roles.shard_ranks();
   const auto source =
@@ -64,7 +111,9 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
 
 weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor,
                                            generate::GeneratorWeights* weights) {
-  const auto counters = sync_ ? copy(version, actor, weights) : share(version, actor, weights);
+  const auto counters = gathers_ ? gather(version, actor, weights)
+                        : sync_  ? copy(version, actor, weights)
+                                 : share(version, actor, weights);
   trace::count("weight_sync_bytes_copied", counters.bytes_local + counters.bytes_received);
   if (weights) {
     weights->set_version(static_cast<int32_t>(version));
@@ -94,8 +143,7 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
       sources.changed.push_back(actor->changed(p));
     }
   }
-  // Generators that gave their memory back have lost frozen weights, too.
-  if (freezes_ && !roles_.world.all(!weights || weights->data(0) != nullptr)) sync_->forget();
+  if (sends_frozen(weights)) sync_->forget();
   std::vector<void*> targets;
   if (weights) {
     weights->restore();
@@ -103,10 +151,7 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
     targets.assign(storage.begin(), storage.end());
   }
   auto counters = sync_->run(version, sources, targets);
-  if (weights && base::nan_wanted("generator")) {
-    at::from_blob(targets.front(), {element_bytes_}, at::TensorOptions(device_).dtype(at::kByte))
-        .fill_(0xff);  // no number
-  }
+  if (weights && base::nan_wanted("generator")) spoil(*weights);
   if (compares_memory_) {
     if (const std::string problem = sync_->differences(sources, targets); !problem.empty()) {
       if (roles_.world.rank() == 0)
@@ -122,8 +167,55 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   return counters;
 }
 
+bool WeightBridge::sends_frozen(const generate::GeneratorWeights* weights) const {
+  return freezes_ && !roles_.world.all(!weights || weights->data(0) != nullptr);
+}
+
+weightsync::SyncCounters WeightBridge::gather(int64_t version, zero::ShardedModel* actor,
+                                              generate::GeneratorWeights* weights) {
+  const trace::Region region{"weight sync", version};
+  const base::Stopwatch watch;
+  const bool all = !frozen_arrived_ || sends_frozen(weights);
+  frozen_arrived_ = true;
+  if (weights) weights->restore();
+  weightsync::SyncCounters counters{.version = version};
+  CopySums sums(verifies_ && weights ? weights->layout().tensors().size() : 0, device_);
+  if (actor) {
+    const auto& parameters = actor->spec().parameters;
+    const int64_t before = actor->counters().gathered_bytes;
+    actor->visit_whole([&](size_t p) { return all || parameters[p].trainable; },
+                       [&](size_t p, const at::Tensor& whole) {
+                         if (!weights) return;
+                         const at::Tensor to = weights->tensor(p),
+                                          from = part_of(whole, weights->block(p));
+                         to.copy_(from);
+                         counters.bytes_local += to.numel() * element_bytes_;
+                         sums.add(p, from, to);
+                       });
+    counters.bytes_gathered = actor->counters().gathered_bytes - before;
+  }
+  machine::wait_for(device_);
+  if (weights && base::nan_wanted("generator")) spoil(*weights);
+  const int64_t wrong = roles_.world.max(sums.first_difference());
+  VALIDATE(wrong < 0, ExitCode::internal, "weight sync ", version, ": a generator's copy of ",
+           weights ? weights->layout().tensors()[static_cast<size_t>(wrong)].name
+                   : base::text("parameter ", wrong),
+           " differs from the trainers' weights");
+  counters.seconds = watch.seconds();
+  return counters;
+}
+
 weightsync::SyncTotals WeightBridge::totals(const weightsync::SyncCounters& counters) const {
   if (sync_) return sync_->totals(counters);
+  if (gathers_) {
+    weightsync::SyncTotals out{.version = counters.version, .weights = whole_bytes_};
+    for (const auto& one : roles_.world.gather_values(counters)) {
+      out.local += one.bytes_local;
+      out.gathered += one.bytes_gathered;
+      out.seconds = std::max(out.seconds, one.seconds);
+    }
+    return out;
+  }
   return {.version = counters.version, .seconds = roles_.world.max(counters.seconds)};
 }
 

@@ -23,9 +23,6 @@ namespace trireme::driver {
 std::vector<const std::byte*> shared_weights(const config::Options& options,
                                              const comm::Roles& roles, zero::ShardedModel* actor);
 
-// Whether trainers may send what changed since the last sync only: some flow goes by messages.
-bool sends_deltas(const config::Options& options, const comm::Roles& roles);
-
 class WeightBridge {
  public:
   // Collective over world. `device`: where this rank's actor and generator weights live.
@@ -47,16 +44,25 @@ class WeightBridge {
  private:
   weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor,
                                 generate::GeneratorWeights* weights);
+  weightsync::SyncCounters gather(int64_t version, zero::ShardedModel* actor,
+                                  generate::GeneratorWeights* weights);
+  // Frozen weights are to be sent, too: for the first time, or since a generator gave its memory
+  // back. Collective over world.
+  bool sends_frozen(const generate::GeneratorWeights* weights) const;
   weightsync::SyncCounters share(int64_t version, zero::ShardedModel* actor,
                                  generate::GeneratorWeights* weights) const;
 
   const comm::Roles& roles_;
   int64_t element_bytes_;
   int64_t healed_ = 0;
-  bool freezes_ = false;  // some parameters
-  bool compares_memory_;  // of both sides after each sync: deltas change what lies there
+  bool freezes_ = false;         // some parameters
+  bool frozen_arrived_ = false;  // once, by gathers
+  bool compares_memory_;         // of both sides after each sync: deltas change what lies there
   at::Device device_;
-  std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared
+  bool verifies_ = false;    // gathers: sums of the copies against those of the originals
+  bool gathers_ = false;     // plan::gathers_weights()
+  int64_t whole_bytes_ = 0;  // of all weights
+  std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared, or gathered
 };
 
 }  // namespace trireme::driver

@@ -81,8 +81,6 @@ std::vector<Change> single_changes(const Job& job) {
     if (job.keeps_caches)
       out.push_back(
           {"generate.keep_kv_memory=false", [](auto& o) { o.generate.keep_kv_memory = false; }});
-    if (now.weightsync.delta)
-      out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }
   if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
     out.push_back(

@@ -58,14 +58,6 @@ bool reads_in_place(const Job& job) {
   });
 }
 
-bool sends_deltas(const Job& job) {
-  const bool shares = config::shares(job.options.weightsync.shared_memory);
-  return job.options.weightsync.delta &&
-         !(shares && std::ranges::all_of(job.node_of_rank, [&](int node) {
-             return node == job.node_of_rank.front();
-           }));
-}
-
 int64_t nccl_bytes(const Job& job, int rank) {
   const bool ppo = job.command == config::Command::ppo;
   std::vector<std::vector<int>> groups;  // one for each communicator

@@ -18,10 +18,6 @@ bool one_node(const Job& job, const std::vector<int>& ranks);
 // driver/weight_bridge.cpp decides: it has none of its own.
 bool reads_in_place(const Job& job);
 
-// A sync sends what has changed only, which generators must not give back
-// (driver/weight_bridge.cpp).
-bool sends_deltas(const Job& job);
-
 // What NCCL holds on the device of `rank` for its communicators: one of its own for each set of
 // ranks, from which the others of the same ranks in the same order are split off
 // (comm/nccl_comm.hpp).

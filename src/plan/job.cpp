@@ -318,8 +318,8 @@ class RankLedger {
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
-  // Where generators and trainers take turns on the same rank, KV pages and on devices weights that
-  // a sync sends whole are given back before the trainers begin (PpoRoles::release_caches()),
+  // Where generators and trainers take turns on the same rank, KV pages and on devices weights
+  // are given back before the trainers begin (PpoRoles::release_caches()),
   // unless there is room for both.
   bool gives_way() const {
     if (job_.keeps_caches) return false;
@@ -333,7 +333,7 @@ class RankLedger {
                : every_phase;
   }
   PhaseSet weight_phases() const {
-    const bool given_back = gives_way() && place_ == Place::device && !sends_deltas(job_);
+    const bool given_back = gives_way() && place_ == Place::device;
     return given_back
                ? every_phase & ~(phase_bit(Phase::log_probs) | training | phase_bit(Phase::step))
                : every_phase;
@@ -413,7 +413,7 @@ class RankLedger {
                  staging.looked_into, every_phase, Accuracy::estimate});
   }
 
-  // Page-locked copies through which checkpoints go, and what a delta is taken against.
+  // Page-locked copies through which checkpoints go.
   void host_mirrors(const std::vector<int>& group) {
     const int ranks = static_cast<int>(group.size());
     if (!options().train.optimizer_offload) {
@@ -423,10 +423,6 @@ class RankLedger {
       if (job_.models.critic) mirror.add(*job_.models.critic, ranks, 3);
       add_host("checkpoint", "page-locked copy of weights and moments", mirror.total());
     }
-    if (job_.command != config::Command::ppo) return;
-    if (options().weightsync.delta)
-      add_host("weight sync", "weights as sent last",
-               element() * shard_elements(job_.models.actor, ranks));
   }
 
   // The part of a background save that an optimizer step overtakes (ckpt.copy_aside).

@@ -7,6 +7,7 @@
 #include "trireme/config/placement.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/plan/sync_buckets.hpp"
+#include "trireme/plan/sync_route.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -252,7 +253,9 @@ class Staging {
 }  // namespace
 
 SyncStaging sync_staging(const Job& job, int rank) {
-  return reads_in_place(job) ? SyncStaging{} : Staging(job).of_role(rank);
+  if (reads_in_place(job) || gathers_weights(job.options, job.roles, job.machine.device_bytes > 0))
+    return {};
+  return Staging(job).of_role(rank);
 }
 
 }  // namespace trireme::plan

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/config/placement.hpp"
+#include "trireme/plan/sync_route.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -130,6 +131,15 @@ double sync_seconds(const Machine& machine, double bytes, int trainers, int tens
   return std::max(out, in) / (machine.network * link_share);
 }
 
+double gathered_sync_seconds(const Machine& machine, double bytes, int stages, int trainers,
+                             int tensor_parallel, int per_node) {
+  const double others = trainers - 1;
+  const double gathers = bytes * others / trainers / collective_speed(machine, trainers, per_node) +
+                         collective_latency * others * stages;
+  const double copies = 2 * bytes / tensor_parallel / (machine.memory_speed * stream_share);
+  return overlapped(gathers, copies);
+}
+
 namespace {
 
 // Shared by the phases of iteration_time.
@@ -190,6 +200,18 @@ struct Shape {
     }
     return static_cast<double>(job.options.train.max_epochs) * steps * step;
   }
+  double syncs(const ModelWork& model, int trainers, int group, int degree) const {
+    const bool devices = job.machine.device_bytes > 0;
+    if (gathers_weights(job.options, job.roles, devices)) {
+      const auto stages = static_cast<int>(job.models.actor.shape.layers) + 2;
+      return gathered_sync_seconds(job.machine, 2 * model.parameters, stages, group, degree,
+                                   per_node);
+    }
+    const double bytes = 2 * model.trainable * model.parameters;
+    const double network = sync_seconds(job.machine, bytes, trainers, degree, per_node);
+    return devices ? std::max(network, bytes / std::min(trainers, degree) / host_bucket_speed)
+                   : network;
+  }
 };
 
 }  // namespace
@@ -228,8 +250,7 @@ IterationTime iteration_time(const Job& job) {
     out.log_probs += shape.scores(*job.models.critic, trainers, group, scored);
     out.train += shape.trains(*job.models.critic, trainers, group);
   }
-  out.sync = sync_seconds(job.machine, 2 * gen.model.trainable * gen.model.parameters, trainers,
-                          degree, shape.per_node);
+  out.sync = shape.syncs(gen.model, trainers, group, degree);
   const double learning = out.log_probs + out.train;
   const bool together =
       job.options.train.async_depth > 0 && job.roles.trainer != job.roles.generator;

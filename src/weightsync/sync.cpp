@@ -51,10 +51,14 @@ std::string describe(const SyncTotals& totals) {
                       bytes(totals.busiest_rank), ", ", ratio(totals.busiest_rank, totals.bound),
                       " x max(S/M, S/max(t, g)); ");
   }
-  out += base::text(
-      bytes(totals.in_node), " inside nodes",
-      totals.in_place > 0 ? base::text(" (", bytes(totals.in_place), " read in place)") : "",
-      ", copied ", bytes(totals.local), ", ", totals.messages, " messages");
+  if (totals.gathered > 0) {
+    out += base::text(bytes(totals.gathered), " by the trainers' gathers");
+  } else {
+    out += base::text(
+        bytes(totals.in_node), " inside nodes",
+        totals.in_place > 0 ? base::text(" (", bytes(totals.in_place), " read in place)") : "");
+  }
+  out += base::text(", copied ", bytes(totals.local), ", ", totals.messages, " messages");
   if (totals.sent < totals.full)
     out += base::text("; deltas: 1/", ratio(totals.full, totals.sent), " of the bytes");
   for (const ChangedShare& one : totals.changed) {

@@ -277,6 +277,12 @@ void ShardedModel::forward(const model::PackedBatch& batch, const Head& head,
   impl_->loop.forward(batch, head, adapter);
 }
 
+void ShardedModel::visit_whole(
+    const std::function<bool(size_t parameter)>& wanted,
+    const std::function<void(size_t parameter, const at::Tensor& whole)>& visit) {
+  impl_->loop.visit_whole(wanted, visit);
+}
+
 void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss,
                                     Reduce when) {
   impl_->require_trainable("forward_backward()");

@@ -112,6 +112,37 @@ void StageLoop::forward(const model::PackedBatch& batch, const Head& head,
   }
 }
 
+void StageLoop::visit_whole(
+    const std::function<bool(size_t parameter)>& wanted,
+    const std::function<void(size_t parameter, const at::Tensor& whole)>& visit) {
+  const at::NoGradGuard no_gradients;
+  std::vector<bool> seen(spec_.parameters.size());
+  std::vector<std::vector<size_t>> places(spec_.stages.size());  // of a stage's parameters
+  for (size_t s = 0; s < spec_.stages.size(); ++s) {
+    const auto& parameters = spec_.stages[s].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (seen[parameters[i]] || !wanted(parameters[i])) continue;
+      seen[parameters[i]] = true;
+      places[s].push_back(i);
+    }
+  }
+  const auto start = [&](int stage) {
+    if (stage <= last() && !places[static_cast<size_t>(stage)].empty()) exchange_.gather(stage);
+  };
+  start(0);
+  for (int stage = 0; stage <= last(); ++stage) {
+    start(stage + 1);
+    const auto& here = places[static_cast<size_t>(stage)];
+    if (here.empty()) continue;
+    trace::Region region{"visit weights", stage, trace::Category::kernel};
+    const auto tensors = weights(stage, false);
+    const auto& parameters = spec_.stages[static_cast<size_t>(stage)].parameters;
+    for (const size_t i : here) visit(parameters[i], tensors[i]);
+    ASSERT(exchange_.holds(stage));
+    exchange_.release(stage);
+  }
+}
+
 void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept) {
   trace::Region region{"forward", stage, trace::Category::kernel};
   const bool graph = keeps_graph(stage);

@@ -42,7 +42,7 @@ void fail(const std::string& what) {
   }
 }
 
-void run(const comm::Session& session, const std::string& what) {
+void run(const comm::Session& session, at::Device gpu, const std::string& what) {
   const comm::CommView& world = session.world();
   const comm::Watchdog watchdog(
       world,
@@ -64,7 +64,7 @@ void run(const comm::Session& session, const std::string& what) {
     if (world.rank() == 1 && pass == failing_pass) fail(what);
     static_cast<void>(exchange->gathered(0));
     exchange->release(0);
-    machine::wait_for(at::kCUDA);
+    machine::wait_for(gpu);
   }
 }
 
@@ -80,9 +80,9 @@ int main(int argc, char** argv) {
       return skipped;
     }
     const int local_rank = comm::discover(session.world()).local_rank;
-    machine::use_device(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus)),
-                        false, session.world());
-    run(session, argc > 1 ? argv[1] : "");
+    const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus));
+    machine::use_device(gpu, false, session.world());
+    run(session, gpu, argc > 1 ? argv[1] : "");
     session.world().barrier();
     return 0;
   } catch (const UserError& error) {

@@ -13,11 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "driver/models.hpp"
+#include "driver/weight_bridge.hpp"
 #include "gpu/device.hpp"
 #include "plan/groups.hpp"
 #include "support/nccl_soak.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/zero/replica_check.hpp"
 #include "unit/generate/tiny_model.hpp"
 #include "unit/zero/tiny_model.hpp"
@@ -117,6 +120,45 @@ TEST_F(SeveralRanks, CompareReplicas) {
   const auto moments = at::from_blob(model.moment2(0).address(), {count}, gpu_floats());
   if (world().rank() == 1) moments[count - 1].fill_(1e-30);
   EXPECT_THROW(compare(), UserError);
+}
+
+// The actor's weights come to generators by the trainers' gathers: whole at each rank, or cut over
+// all of them.
+TEST_F(SeveralRanks, BringWeightsByTheTrainersGathers) {
+  const auto spec = spec_for_ranks(world().size());
+  for (const int degree : {1, world().size()}) {
+    config::Options options;
+    options.model.dtype = config::ComputeType::bf16;
+    options.generate.tensor_parallel = degree;
+    const auto roles = comm::make_roles(options, world());
+    const auto actor = driver::make_sharded(roles.trainers, spec, gpu(),
+                                            {.compute = config::DType::bf16, .rings = roles.rings});
+    generate::GeneratorWeights weights(spec, config::DType::bf16,
+                                       roles.generators.place(comm::Axis::tensor), degree,
+                                       generate::Place::device);
+    driver::WeightBridge bridge(options, roles, spec, gpu(), false);
+    for (int64_t version = 1; version <= 2; ++version) {
+      const auto scale = static_cast<float>(version);
+      actor->load([&](size_t p, const base::Block& block, float* out) {
+        initial_rows(spec, p, block, out);
+        for (int64_t i = 0; i < block.elements(); ++i) out[i] *= scale;
+      });
+      const auto totals = bridge.totals(bridge.run(version, actor.get(), &weights));
+      EXPECT_EQ(weights.version(), version);
+      EXPECT_EQ(totals.messages, 0);
+      EXPECT_EQ(totals.in_node + totals.network, 0);
+      EXPECT_GT(totals.gathered, 0);
+      const auto whole = whole_parameters(spec);
+      for (size_t p = 0; p < whole.size(); ++p) {
+        const base::Block block = weights.block(p);
+        at::Tensor slice = whole[p].mul(scale).to(at::kBFloat16).narrow(0, block.row, block.rows);
+        if (slice.dim() > 1) slice = slice.narrow(1, block.column, block.columns);
+        EXPECT_TRUE(at::equal(weights.tensor(p).to(at::kCPU), slice))
+            << spec.parameters[p].spec.name << ", degree " << degree << ", version " << version;
+      }
+      EXPECT_EQ(weights.release() > 0, true) << "they come again with the next sync";
+    }
+  }
 }
 
 // Against the ledger (src/plan/groups.hpp).

@@ -157,11 +157,12 @@ several_ranks() {
   ranks_part() { part "ranks/$1" "$2" "${@:3}" || tail -n 40 "$last" >&2; }
   cases() { ranks_part "$1" 60 env MALLOC_PERTURB_=165 "$self" --ranks "$2" "$program" "--gtest_filter=$3"; }
   if [ -x "$program" ]; then
-    for np in 2 4; do cases "exchange/np$np" "$np" 'GpuExchange.*:GpuTraining.*:SeveralRanks.CompareReplicas'; done
+    for np in 2 4; do cases "exchange/np$np" "$np" 'GpuExchange.*:GpuTraining.*:SeveralRanks.CompareReplicas:SeveralRanks.BringWeights*'; done
     cases soak 2 SeveralRanks.SumWhileAWatchdogLooksEveryMillisecond
     cases recorded 2 SeveralRanks.RecordTensorParallelSteps
   fi
   [ ! -x "$deck" ] || ranks_part tiny_deck 120 tests/gpu/tiny_deck.sh "$deck" "$self" --ranks 2
+  [ ! -x "$deck" ] || ranks_part families 240 tests/gpu/families.sh "$build"
   [ ! -x "$drill" ] || ranks_part drills 90 python3 tests/gpu/drills_test.py "$drill" "$self" --ranks 2
   if [ -x "$program" ]; then
     cases bytes 2 SeveralRanks.TakeTheLedgersBytesForTheirCommunicators
@@ -174,7 +175,8 @@ sanitize() {
   local checker program=$build/tests/gpu_unit
   checker=$(command -v compute-sanitizer) || { say "no compute-sanitizer here"; return 0; }
   [ -x "$program" ] || return 0
-  part sanitizer 240 "$checker" --tool memcheck --error-exitcode 1 "$program" --gtest_filter='GpuExchange.*:GpuTraining.*:GpuGeneration.*' || tail -n 40 "$last" >&2
+  # NCCL asks at its start for kernels and memory that a card may lack: refused calls are no errors of ours.
+  part sanitizer 240 "$checker" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" --gtest_filter='GpuExchange.*:GpuTraining.*:GpuGeneration.*' || tail -n 40 "$last" >&2
 }
 
 start=$(date +%s.%N)

@@ -39,15 +39,6 @@ zero::Loss language_loss(const model::PackedBatch& batch) {
   };
 }
 
-zero::AdamWOptions adam() {
-  zero::AdamWOptions options;
-  options.lr = 1e-2;
-  options.weight_decay = 0.1;
-  options.eps = 1e-4;  // large: a gradient of rounding size must not become a step of size lr
-  options.max_norm = 0.05;
-  return options;
-}
-
 Trained train(const model::ModelSpec& spec, at::Device device, config::DType compute,
               int64_t recompute) {
   zero::ShardedModelOptions options;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Decoder families through the program against what transformers computed (tests/gold/families): log-probs, greedy answers of both engines,
-three training steps at one and two ranks and the model that they write; with config.json in both spellings. TRIREME_FAMILIES=DIR runs other folders."""
+three training steps at one and two ranks and the model that they write; with config.json in both spellings. TRIREME_FAMILIES=DIR runs other folders, TRIREME_FAMILY=NAME one of them,
+TRIREME_BACKENDS=torch that engine only, which is the only one of GPUs; TRIREME_TEST_DEVICE=cuda that device."""
 
 import json
 import os
@@ -10,6 +11,8 @@ import shutil
 from trireme_run import ROOT, ProgramTest, main, read_lines, read_safetensors, write_lines
 
 FAMILIES = pathlib.Path(os.environ.get("TRIREME_FAMILIES", ROOT / "tests" / "gold" / "families"))
+DEVICE = os.environ.get("TRIREME_TEST_DEVICE", "auto")
+BACKENDS = os.environ.get("TRIREME_BACKENDS", "fused,torch").split(",")
 DECK = """
 [model]
 path = "{model}"
@@ -41,7 +44,7 @@ class Families(ProgramTest):
         super().setUpClass()
         shutil.copy(FAMILIES / "sft_data.jsonl", cls.folder / "data.jsonl")
         cls.cases, cls.spellings = {}, {}
-        for folder in sorted(path.parent for path in FAMILIES.glob("*/cases.json")):
+        for folder in sorted(path.parent for path in FAMILIES.glob(f"{os.environ.get('TRIREME_FAMILY', '*')}/cases.json")):
             name = folder.name
             cls.cases[name] = json.loads((folder / "cases.json").read_text())
             for copy, config in ((name, "config.json"), (f"{name}-hub", "config_hub.json")):
@@ -60,7 +63,7 @@ class Families(ProgramTest):
 
     def score(self, model, rows, name):
         write_lines(self.folder / f"{name}.jsonl", [{"input_ids": row} for row in rows])
-        self.succeed("score", "--model", model, "--dtype", "fp32", "--input", f"{name}.jsonl", "--output", f"{name}-scored.jsonl")
+        self.succeed("score", "--device", DEVICE, "--model", model, "--dtype", "fp32", "--input", f"{name}.jsonl", "--output", f"{name}-scored.jsonl")
         return [line["log_probs"] for line in read_lines(self.folder / f"{name}-scored.jsonl")]
 
     def assert_near(self, found, expected, absolute, where):
@@ -82,8 +85,8 @@ class Families(ProgramTest):
 
     def greedy(self, name, cases):
         write_lines(self.folder / "prompts.jsonl", [{"input_ids": case["prompt_ids"]} for case in cases["greedy"]])
-        for backend in ("fused", "torch"):
-            self.succeed("generate", "--model", name, "--dtype", "fp32", "--backend", backend, "--temperature", 0, "--max-new-tokens", 16,
+        for backend in BACKENDS:
+            self.succeed("generate", "--device", DEVICE, "--model", name, "--dtype", "fp32", "--backend", backend, "--temperature", 0, "--max-new-tokens", 16,
                          "--ignore-eos", "--input", "prompts.jsonl", "--output", f"{name}-{backend}.jsonl")
             answers = {line["index"]: line["output_ids"] for line in read_lines(self.folder / f"{name}-{backend}.jsonl")}
             for i, case in enumerate(cases["greedy"]):
@@ -99,7 +102,7 @@ class Families(ProgramTest):
         for ranks in (1, 2):
             run = f"{name}-run{ranks}"
             (self.folder / "deck.toml").write_text(DECK.format(model=name, run=run))
-            self.succeed("sft", "deck.toml", ranks=ranks)
+            self.succeed("sft", "deck.toml", f"run.device={DEVICE}", ranks=ranks)
             metrics = self.metrics(run)
             self.assert_near([line["loss"] for line in metrics], want["losses"], loss, run)
             relative = [line["grad_norm"] / expected for line, expected in zip(metrics, want["grad_norms"], strict=True)]

@@ -55,8 +55,8 @@ int64_t fewest_recomputed(const Job& job);
 std::string describe_kept(int64_t kept,
                           int64_t layers);  // "22 of 32 blocks keep their activations ..."
 
-// What generators hold that trainers of the same rank could use: KV pages, and on GPUs weights that
-// syncs send whole.
+// What generators hold that trainers of the same rank could use: KV pages, and on GPUs
+// weights.
 struct CachesBesideTraining {
   int64_t bytes = 0;   // of the rank that has most; 0: nowhere do they take turns
   bool wanted = true;  // generate.keep_kv_memory

@@ -19,6 +19,9 @@ inline constexpr double link_share = 0.8;                 // of the links' figur
 inline constexpr double collective_latency = 4e-6;  // seconds per rank of a collective over a ring
 inline constexpr double overlap_loss = 0.5;  // of the shorter of compute and communication, exposed
 // Set by hand beside published serving runs (rows 20-31).
+// Of weights of GPUs that pass through a rank's host memory, bytes/s: what buckets as messages had
+// inside a node of CPUs (perf/README.md, W1).
+inline constexpr double host_bucket_speed = 3.7e9;
 inline constexpr double stream_share = 0.8;   // of the memory's speed
 inline constexpr double product_share = 0.6;  // of the peak
 inline constexpr double cache_share = 0.95;   // of the device, less weights and 2 GB, for KV pages
@@ -77,6 +80,10 @@ double rollout_seconds(const Machine& machine, const GenerationWork& work, doubl
 // Weights from `trainers` ranks to replicas of `tensor_parallel` ranks on nodes of `per_node`.
 double sync_seconds(const Machine& machine, double bytes, int trainers, int tensor_parallel,
                     int per_node);
+
+// The same by the trainers' gathers, where each rank copies its slice (gathers_weights()).
+double gathered_sync_seconds(const Machine& machine, double bytes, int stages, int trainers,
+                             int tensor_parallel, int per_node);
 
 // An iteration of PPO, phase by phase; with async_depth the roles work at the same time.
 struct IterationTime {

@@ -52,6 +52,7 @@ struct SyncCounters {
       0;  // payload that left this rank, after delta encoding, once for each rank that takes it
   int64_t bytes_received = 0;
   int64_t bytes_local = 0;     // copied inside the rank
+  int64_t bytes_gathered = 0;  // that came with the trainers' gathers
   int64_t bytes_in_node = 0;   // of bytes_received: from ranks of the node
   int64_t bytes_in_place = 0;  // of bytes_in_node: from the sources' memory, without a bucket
   int64_t network_sent = 0;    // of bytes_sent: to other nodes
@@ -81,6 +82,7 @@ struct SyncTotals {
   int64_t in_node = 0;       // bytes passed between ranks of a node
   int64_t in_place = 0;      // of these, read where the sources have them
   int64_t local = 0;         // bytes copied inside ranks
+  int64_t gathered = 0;      // bytes that trainers' gathers brought to ranks
   int64_t sent = 0;          // bytes after delta encoding
   int64_t full = 0;          // and what they would be without
   int64_t messages = 0;
@@ -88,7 +90,7 @@ struct SyncTotals {
   double stall = 0;                     // most that one rank waited for others
   std::vector<ChangedShare> changed{};  // by group, in order of their tensors; empty unless every
                                         // source says what changed
-  bool moved() const { return sent > 0 || local > 0; }
+  bool moved() const { return sent > 0 || local > 0 || gathered > 0; }
 };
 
 // "weight sync 12: 269 MB in 41 ms, 6.5 GB/s, 3 ms of it waiting; ..." for the log.

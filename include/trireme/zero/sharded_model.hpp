@@ -168,6 +168,11 @@ class ShardedModel {
   // the values change in step(), load() and refresh().
   base::Placed<const std::byte> compute_slice(size_t parameter);
   int64_t compute_bytes() const;  // of a value there
+  // Gathers the wanted parameters stage by stage and shows each of them whole, once, in the compute
+  // dtype, where the model lies; on a device as of its compute stream, and valid during the call
+  // only. `wanted` is the same on all ranks. Collective over the shard.
+  void visit_whole(const std::function<bool(size_t parameter)>& wanted,
+                   const std::function<void(size_t parameter, const at::Tensor& whole)>& visit);
   // All rows in the compute dtype where this rank can read them at any time (ranks of one node in
   // shared memory); nullptr elsewhere. As for compute_slice().
   const void* compute_whole(size_t parameter) const;

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "trireme/plan/sync_route.hpp"
 #include "unit/driver/tiny_actor.hpp"
 
 namespace trireme::driver {
@@ -43,7 +44,7 @@ TEST(WeightBridge, CopiesFollowTheTrainers) {
   for (const auto how : {config::SharedMemory::never, config::SharedMemory::buckets}) {
     for (const bool delta : {false, true}) {
       const config::Options options = options_with(how, delta);
-      TinyActor actor(options, sends_deltas(options, comm::make_roles(options, world())));
+      TinyActor actor(options, plan::sends_deltas(options, false, true));
       generate::GeneratorWeights weights(actor.spec, config::DType::f32);
       WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, false);
       for (int64_t version = 1; version <= 3; ++version) {

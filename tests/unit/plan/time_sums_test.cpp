@@ -113,6 +113,12 @@ TEST(TimeSums, OfASyncTheSlowerSideCounts) {
       << "a replica of sixteen receives";
 }
 
+TEST(TimeSums, OfASyncByGathersWholeWeightsComeToEachRank) {
+  const double gathers = 160 * 3 / 4.0 / 16 + 4 * 3 * plan::collective_latency, copies = 160 / 8.0;
+  EXPECT_DOUBLE_EQ(plan::gathered_sync_seconds(slow(), 160, 4, 4, 2, 8),
+                   copies + plan::overlap_loss * gathers);
+}
+
 // 64 sequences in steps of 16: four steps of actor and critic, which have about as many elements.
 TEST(IterationTime, HasTheCopiesOfAnOffloadedOptimizerAndTheShareOfBlocksThatAreKept) {
   config::Options options;

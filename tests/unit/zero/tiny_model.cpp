@@ -174,7 +174,7 @@ zero::AdamWOptions adam() {
   zero::AdamWOptions options;
   options.lr = 1e-2;
   options.weight_decay = 0.1;
-  options.eps = 1e-4;
+  options.eps = 1e-4;  // large: a gradient of rounding size must not become a step of size lr
   options.max_norm = 0.05;
   return options;
 }

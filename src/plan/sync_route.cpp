@@ -1,0 +1,19 @@
+#include "trireme/plan/sync_route.hpp"
+
+#include <algorithm>
+
+namespace trireme::plan {
+
+bool gathers_weights(const config::Options& options, const config::RoleMap& roles, bool on_device) {
+  return on_device && options.weightsync.shared_memory == config::SharedMemory::automatic &&
+         std::ranges::all_of(roles.generator, [&](int rank) {
+           return std::ranges::find(roles.trainer, rank) != roles.trainer.end();
+         });
+}
+
+bool sends_deltas(const config::Options& options, bool on_device, bool on_one_node) {
+  return options.weightsync.delta && !on_device &&
+         !(on_one_node && config::shares(options.weightsync.shared_memory));
+}
+
+}  // namespace trireme::plan
