@@ -32,6 +32,15 @@ void spoil(generate::GeneratorWeights& weights) {
   weights.tensor(0).view(-1).narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
 }
 
+// In words of 64 bits where it is cut into such; else its elements' bits (a copy in words of 64).
+at::Tensor bits_of(const at::Tensor& values) {
+  const int64_t ratio = int64_t{8} / values.element_size();
+  bool divides = values.size(-1) % ratio == 0 && values.storage_offset() % ratio == 0;
+  for (int64_t d = 0; d + 1 < values.dim(); ++d) divides &= values.stride(d) % ratio == 0;
+  return divides ? values.view(at::kLong)
+                 : values.view(values.element_size() == 2 ? at::kShort : at::kInt).to(at::kLong);
+}
+
 // Sums of what was copied and of what it was copied from, as integers, where they lie; the host
 // sees them at the end.
 class CopySums {
@@ -44,9 +53,8 @@ class CopySums {
   }
   void add(size_t tensor, const at::Tensor& from, const at::Tensor& to) {
     if (!sums_.defined()) return;
-    const auto type = from.element_size() == 2 ? at::kShort : at::kInt;
-    sums_[0][static_cast<int64_t>(tensor)].copy_(from.view(type).sum(at::kLong));
-    sums_[1][static_cast<int64_t>(tensor)].copy_(to.view(type).sum(at::kLong));
+    sums_[0][static_cast<int64_t>(tensor)].copy_(bits_of(from).sum());
+    sums_[1][static_cast<int64_t>(tensor)].copy_(bits_of(to).sum());
   }
   // The first tensor whose sums differ; -1: none.
   int64_t first_difference() const {

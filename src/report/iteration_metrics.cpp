@@ -54,7 +54,7 @@ void add_evaluation(const IterationMetrics& metrics, std::vector<Piece>& pieces)
     if (!name.starts_with("eval_") || std::isnan(value)) continue;
     const bool first = std::ranges::find(important, name) != important.end();
     const bool pass = name.starts_with("eval_pass");
-    pieces.push_back({first ? 9 : pass ? 8 : 0, base::text(name, " ", base::fixed(value, 3))});
+    pieces.push_back({first ? 10 : pass ? 8 : 0, base::text(name, " ", base::fixed(value, 3))});
   }
 }
 
