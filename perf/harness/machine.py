@@ -32,7 +32,10 @@ ISA_CAPS = {
 
 
 def cap_isa(isa):
-    """From here on both sides run as on a processor that has no more than `isa`."""
+    """From here on both sides run as on a processor that has no more than `isa`, whatever the cap was before."""
+    for caps in ISA_CAPS.values():
+        for name in caps:
+            ENVIRONMENT.pop(name, None)
     ENVIRONMENT.update(ISA_CAPS[isa], TRIREME_ISA=isa)
 
 

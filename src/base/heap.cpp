@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "trireme/base/files.hpp"
 
@@ -43,7 +44,8 @@ void keep_freed_memory() {
 }
 
 void bound_product_caches() {
-  ::setenv("LRU_CACHE_CAPACITY", "64", 0);               // LibTorch's (ideep)
+  const std::string products = std::to_string(cached_products);
+  ::setenv("LRU_CACHE_CAPACITY", products.c_str(), 0);   // LibTorch's (ideep)
   ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16", 0);  // under it
 }
 

@@ -78,7 +78,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       iterations_(iterations_of(run_.options, sampler_)),
       held_out_(reward::load_held_out(run_.options, prompts_, tokenizer_, run_.roles.world)),
       pretraining_(load_texts(run_, tokenizer_)),
-      roles_(run_, tokenizer_, prompts_, learn::longest_sequence(run_.options, prompts_, held_out_),
+      roles_(run_, tokenizer_, prompts_, held_out_, iterations_,
              schedule_steps(run_.options, iterations_)),
       rollouts_(run_, roles_, tokenizer_, prompts_, sampler_, iterations_),
       bad_batches_(run_.folder.path(), run_.roles.world.rank()),

@@ -20,7 +20,8 @@
 namespace trireme::driver {
 
 PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
-                   int64_t longest, int64_t schedule_steps)
+                   const std::optional<data::PromptSet>& held_out, int64_t iterations,
+                   int64_t schedule_steps)
     : run(of_run), actor_start(learn::actor_start(run.options)) {
   const config::Options& options = run.options;
   const comm::Roles& roles = run.roles;
@@ -35,9 +36,12 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
                                               run.device, &run.progress);
   }
   machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins
-  run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
-                   critic_start ? std::optional(critic_start->spec.shape) : std::nullopt, longest,
-                   run.device);
+  run.memory.admit(
+      options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
+      critic_start ? std::optional(critic_start->spec.shape) : std::nullopt,
+      learn::longest_sequence(options, prompts, held_out),
+      {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0},
+      run.device);
   if (roles.reward) {
     scorer->make_sources();
     if (config::has_reference_model(options, run.command)) {

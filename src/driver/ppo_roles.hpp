@@ -23,7 +23,8 @@ struct PpoRoles {
   // Starts plugins, then the device, then the models; sizes the KV caches by what the weights of
   // all roles leave. The actor's weights are not loaded yet. Collective over world.
   PpoRoles(Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
-           int64_t longest, int64_t schedule_steps);
+           const std::optional<data::PromptSet>& held_out, int64_t iterations,
+           int64_t schedule_steps);
   PpoRoles(const PpoRoles&) = delete;
 
   // The weights that a new run starts from. Collective over the trainers.

@@ -24,6 +24,7 @@ struct PlannedJob {
   bool process_started;
   int threads;
   bool native_bf16;
+  plan::RunLength length;
   int rank;
   model::ModelSpec actor;
 };

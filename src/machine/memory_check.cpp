@@ -97,7 +97,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
                         const config::RoleMap& roles, const comm::CommView& world,
                         const comm::NodeTopology& topology, const model::ModelSpec& actor,
                         const std::optional<config::ModelShape>& critic, int64_t longest,
-                        at::Device device) {
+                        const plan::RunLength& length, at::Device device) {
   const trace::Region region{"memory check"};
   world.barrier();  // devices are current, plugins started: memory that is free now is what the job
                     // can have
@@ -132,7 +132,8 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
                 .own_kernels = own_kernels,
                 .process_started = true,
                 .threads = at::get_num_threads(),
-                .native_bf16 = kernels::multiplies_bf16(device)};
+                .native_bf16 = kernels::multiplies_bf16(device),
+                .length = length};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
@@ -155,7 +156,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
   advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(),
                          command, job.keeps_caches, own_kernels, job.process_started, job.threads,
-                         job.native_bf16, world.rank(), actor});
+                         job.native_bf16, length, world.rank(), actor});
   const int64_t planned = trace::host_memory().resident + ledger.resident_peak();
   base::set_resident_goal(planned);
   planned_host_ = world.max(planned);

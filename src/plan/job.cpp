@@ -5,6 +5,7 @@
 
 #include "plan/generation_bytes.hpp"
 #include "plan/groups.hpp"
+#include "plan/product_code.hpp"
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
@@ -47,9 +48,8 @@ constexpr int64_t allocator_share = 50;  // of the tensors one part in so many f
 // heap keeps one part in so many of what is allocated between tensors, and gives back what is more
 // (base/heap.hpp).
 constexpr int64_t host_process = 176 * mib;
-constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
+constexpr int64_t host_scratch = 22 * mib, host_scratch_of_thread = 4 * mib;
 constexpr int64_t heap_share = 50;
-constexpr int64_t product_code = 37 * mib;  // base::bound_product_caches(), full
 // kernels/row_losses.cpp: of a chunk of logits in fp32, and tensors of that size at a time.
 constexpr int64_t distill_chunk_bytes(Place place) {
   return (place == Place::device ? 128 : 16) * mib;
@@ -109,8 +109,8 @@ class RankLedger {
             Accuracy::estimate);
       add("process", "buffers of the libraries",
           host_scratch + job_.threads * host_scratch_of_thread, every_phase, Accuracy::estimate);
-      if (job_.compute == config::DType::bf16 && job_.native_bf16)
-        add("process", "code of bf16 products by their shapes", product_code, every_phase,
+      if (const int64_t code = product_code_bytes(job_); code > 0)
+        add("process", "code of bf16 products by their shapes", code, every_phase,
             Accuracy::estimate);
       const int64_t sequences = job_.command == config::Command::ppo
                                     ? options().sequences_per_iteration()

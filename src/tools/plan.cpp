@@ -196,7 +196,8 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
                 .node_of_rank = node_of_rank,
                 .models = models,
                 .machine = machine,
-                .command = pipeline};
+                .command = pipeline,
+                .length = {options.run.iterations, options.eval.dataset.empty() ? 0 : -1}};
   if (command.machine == "this") {
     const auto cores = job::physical_cores(job::cpus_of_process()).size();
     job.threads = std::max(1, static_cast<int>(cores) / command.gpus_per_node);

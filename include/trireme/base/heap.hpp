@@ -11,6 +11,9 @@ namespace trireme::base {
 // Once, before threads start.
 void keep_freed_memory();
 
+// Products of bf16 that are kept compiled.
+inline constexpr int cached_products = 64;
+
 // Once, before the libraries multiply: LibTorch and oneDNN keep what they compile for a product of
 // bf16 in caches by its shape, of 1024 entries each, and lengths make new shapes in every pass: 100
 // MiB and more over a run. Here they keep what a few passes need. Variables that the user has set

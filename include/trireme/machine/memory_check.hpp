@@ -30,11 +30,11 @@ class MemoryCheck {
   // generators keep their caches while trainers of their ranks work. options.model.dtype is
   // settled. `critic`: its shape, where there is one. `longest`: tokens of the longest sequence
   // that the data can make, by which memory on hosts is planned where that is less than the deck's
-  // limit.
+  // limit. `length`: of the run.
   void admit(const config::Options& options, config::Command command, const config::RoleMap& roles,
              const comm::CommView& world, const comm::NodeTopology& topology,
              const model::ModelSpec& actor, const std::optional<config::ModelShape>& critic,
-             int64_t longest, at::Device device);
+             int64_t longest, const plan::RunLength& length, at::Device device);
   // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's
   // train.recompute is `wish`.
   int64_t recompute(int64_t wish, int64_t layers) const {

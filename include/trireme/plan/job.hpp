@@ -45,6 +45,12 @@ struct JobModels {
   std::vector<ModelLayout> reward_models;
 };
 
+// How long a run is, as far as it is known.
+struct RunLength {
+  int64_t iterations = 0;  // 0: not known
+  int64_t evaluated = -1;  // sequences of an evaluation; -1: not known
+};
+
 struct Job {
   const config::Options& options;
   const config::RoleMap& roles;
@@ -63,6 +69,7 @@ struct Job {
   bool process_started = false;
   int threads = 2;          // of a rank, on CPUs
   bool native_bf16 = true;  // a rank's CPU multiplies it by the library's own products
+  RunLength length = {};
 };
 
 // What world rank `rank` holds, phase by phase.

@@ -1,0 +1,92 @@
+// Code that the libraries keep for products of bf16, by the length of a run.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "small_jobs.hpp"
+#include "trireme/plan/job.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr int64_t full_caches = int64_t{37} << 20;
+
+// Two trainers of one node, 32 sequences of 32 tokens each in a step: one pass.
+SmallJob job_of(const std::vector<std::string>& overrides) {
+  const plan::Machine cpus{.name = "cpus", .host_bytes = int64_t{1} << 34};
+  return SmallJob({}, small_shape(), 1, 2, cpus)
+      .with({"data.max_len=32", "train.batch_size=64", "train.micro_batch_tokens=1024"})
+      .with(overrides);
+}
+
+int64_t code_of(SmallJob small, config::Command command, int64_t evaluated = 0) {
+  if (command != config::Command::ppo) small.models.critic.reset();
+  plan::Job job = small.job();
+  job.command = command;
+  job.length = {small.options.run.iterations, evaluated};
+  const plan::Ledger ledger = plan::memory_of_rank(job, 0);
+  int64_t bytes = 0;
+  for (const auto& entry : ledger.entries()) {
+    if (entry.what == "code of bf16 products by their shapes") bytes += entry.bytes;
+  }
+  return bytes;
+}
+
+int64_t sft_code(const std::vector<std::string>& overrides) {
+  return code_of(job_of(overrides), config::Command::sft);
+}
+
+// Matrices have five shapes: q and o, k and v, gate and up, down, the head. A pass has three
+// products of each, of 64 that are kept.
+TEST(ProductCode, GrowsWithTheRunUntilTheCachesAreFull) {
+  EXPECT_EQ(sft_code({"run.iterations=1"}), full_caches * 15 / 64);
+  EXPECT_EQ(sft_code({"run.iterations=3"}), full_caches * 45 / 64);
+  EXPECT_EQ(sft_code({"run.iterations=4"}), full_caches * 60 / 64);
+  EXPECT_EQ(sft_code({"run.iterations=5"}), full_caches);
+  EXPECT_EQ(sft_code({"run.iterations=9000000000000"}), full_caches);
+}
+
+TEST(ProductCode, CountsMicroBatchesAndPairs) {
+  // 32 sequences of 32 tokens in passes of 16: two that are full, up to twice as many that are not.
+  EXPECT_EQ(sft_code({"run.iterations=1", "train.micro_batch_tokens=512"}), full_caches * 60 / 64);
+  EXPECT_EQ(code_of(job_of({"run.iterations=1"}), config::Command::dpo), full_caches * 60 / 64);
+}
+
+TEST(ProductCode, IsFullWhereTheRunMayBeLong) {
+  EXPECT_EQ(sft_code({"run.iterations=0"}), full_caches);
+  EXPECT_EQ(code_of(job_of({"run.iterations=1"}), config::Command::sft, -1), full_caches);
+}
+
+TEST(ProductCode, EvaluationsHaveTheSameRowsEachTime) {
+  for (const char* iterations : {"run.iterations=1", "run.iterations=2"}) {
+    const SmallJob job = job_of({iterations});
+    EXPECT_EQ(code_of(job, config::Command::sft, 32),
+              full_caches * (15 * job.options.run.iterations + 5) / 64);
+  }
+}
+
+// The critic's head is a sixth shape; answers are scored by forward passes alone.
+TEST(ProductCode, OfPpoCountsStepsAndScoring) {
+  std::vector<std::string> deck{"run.iterations=1", "rollout.batch_size=64",
+                                "rollout.n_samples_per_prompt=1"};
+  EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches * (18 + 6) / 64);
+  deck[1] = "rollout.batch_size=128";
+  EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches * (2 * 18 + 4 * 6) / 64);
+  deck[1] = "rollout.batch_size=256";
+  EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches);
+}
+
+TEST(ProductCode, OnlyWhereBf16IsMultipliedNatively) {
+  EXPECT_EQ(sft_code({"run.iterations=6", "model.dtype=fp32"}), 0);
+  const SmallJob small = job_of({"run.iterations=6"});
+  plan::Job job = small.job();
+  job.native_bf16 = false;
+  job.length = {6, 0};
+  const plan::Ledger ledger = plan::memory_of_rank(job, 0);
+  for (const auto& entry : ledger.entries())
+    EXPECT_NE(entry.what, "code of bf16 products by their shapes");
+}
+
+}  // namespace
+}  // namespace trireme::test
