@@ -2,7 +2,7 @@
 """Every architecture against transformers, on small random models that transformers itself writes: log-probs, greedy answers of both
 generation engines, loss and gradient norm of a training step, what `convert` writes.
 
-    architectures.py NAME... PROGRAM        NAME: a key of MODELS
+    architectures.py [NAME...] PROGRAM        NAME: a key of MODELS; none: all
 
 Norm weights and biases are random too: at 1 and 0 they would hide a mix-up. Exit code 125 where the environment is missing.
 """
@@ -148,7 +148,7 @@ def main():
     program_path = os.path.abspath(program_path)
     enter_environment(__file__)
     failed = False
-    for name in names:
+    for name in names or MODELS:
         with tempfile.TemporaryDirectory() as folder:
             program = Program(program_path, folder)
             target = pathlib.Path(folder) / "model"

@@ -238,42 +238,15 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
 TEST_P(Agreement, FamiliesOfModels) {
   if (world().size() > 2)
     GTEST_SKIP() << "what depends on the shape does not depend on the number of ranks";
-  const std::vector<const char*> families{
-      R"("Olmo3", "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],
-         "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64})",
-      R"("Mistral", "sliding_window": 7)",
-      R"("Mistral", "sliding_window": 40, "head_dim": 20)",
-      R"("Ministral3", "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 1e6,
-         "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3})",
-      R"("Qwen2", "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 1)",
-      R"("Gemma2", "sliding_window": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0,
-         "query_pre_attn_scalar": 24)",
-      R"("Gemma3", "sliding_window": 8, "sliding_window_pattern": 2)",
-      R"("Glm")",
-      R"("Glm4", "attention_bias": false, "head_dim": 24)",
-      R"("Phi3", "partial_rotary_factor": 0.75)",
-      R"("Phi3", "sliding_window": 8, "original_max_position_embeddings": 200,
-         "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.1, 1.2, 1, 2, 2, 3],
-                          "long_factor": [1, 1.3, 1.9, 2.6, 3.5, 4, 4.6, 5]})",
-      R"("Cohere2", "sliding_window": 8, "sliding_window_pattern": 2)",
-      R"("Apertus")",
-      R"("Llama", "mlp_bias": true, "attention_bias": true, "rope_scaling": {"type": "dynamic", "factor": 2})"};
-  for (const char* family : families) {
-    const std::string name = std::string(family).substr(1, std::string(family).find('"', 1) - 1);
-    const std::string rest = std::string(family).substr(name.size() + 2);
-    const bool has_head_dim = rest.find("head_dim") != std::string::npos;
-    const config::ModelShape shape = config::parse_model_shape(
-        R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 256, "architectures": [")" +
-        name + R"(ForCausalLM"])" + (has_head_dim ? "" : R"(, "head_dim": 16)") + rest + "}");
-    expect_equal(family, random_model(shape), 7, 40, 1, {60, 100000});
+  for (const SmallFamily& family : small_families(2)) {
+    expect_equal(family.config.c_str(), random_model(family.shape), 7, 40, 1, {60, 100000});
     model::Adapter adapter;
     adapter.rank = 4;
     adapter.alpha = 8;
     adapter.targets = {"all-linear"};
     const model::ModelSpec adapted = model::with_adapter(
-        model::describe(shape, model::HeadKind::language), adapter, "this test");
-    expect_equal(base::text("adapter of ", name).c_str(), random_model(adapted), 5, 20, 1,
+        model::describe(family.shape, model::HeadKind::language), adapter, "this test");
+    expect_equal(base::text("adapter of ", family.config).c_str(), random_model(adapted), 5, 20, 1,
                  {60, 100000});
   }
 }

@@ -9,6 +9,7 @@
 
 #include "support/world.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
 
@@ -34,6 +35,32 @@ model::ModelSpec tiny_spec(int64_t vocab, bool tied, bool qkv_bias) {
 
 namespace {
 
+constexpr const char* family_configs[] = {
+    R"("Olmo3", "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"],
+       "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64})",
+    R"("Olmo2")",
+    R"("SmolLM3", "no_rope_layers": [1, 0])",
+    R"("Granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "attention_multiplier": 0.4,
+       "logits_scaling": 0.7)",
+    R"("Qwen3", "head_dim": 24, "attention_bias": true)",
+    R"("Mistral", "sliding_window": 7)",
+    R"("Mistral", "sliding_window": 40, "head_dim": 20)",
+    R"("Ministral3", "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 1e6,
+       "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3})",
+    R"("Qwen2", "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 1)",
+    R"("Gemma2", "sliding_window": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0,
+       "query_pre_attn_scalar": 24)",
+    R"("Gemma3", "sliding_window": 8, "sliding_window_pattern": 2)",
+    R"("Glm")",
+    R"("Glm4", "attention_bias": false, "head_dim": 24)",
+    R"("Phi3", "partial_rotary_factor": 0.75)",
+    R"("Phi3", "sliding_window": 8, "original_max_position_embeddings": 200,
+       "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1.1, 1.2, 1, 2, 2, 3],
+                        "long_factor": [1, 1.3, 1.9, 2.6, 3.5, 4, 4.6, 5]})",
+    R"("Cohere2", "sliding_window": 8, "sliding_window_pattern": 2)",
+    R"("Apertus")",
+    R"("Llama", "mlp_bias": true, "attention_bias": true, "rope_scaling": {"type": "dynamic", "factor": 2})"};
+
 // Element e of parameter p: uniform, wide enough that attention and logits are far from flat.
 float value_of(size_t parameter, int64_t element, bool norm, uint64_t salt) {
   const float u =
@@ -42,6 +69,24 @@ float value_of(size_t parameter, int64_t element, bool norm, uint64_t salt) {
 }
 
 }  // namespace
+
+std::vector<SmallFamily> small_families(int64_t kv_heads) {
+  const int64_t heads = 2 * kv_heads;
+  std::vector<SmallFamily> out;
+  for (const std::string config : family_configs) {
+    const size_t quote = config.find('"', 1);
+    const bool has_head_dim = config.find("head_dim") != std::string::npos;
+    out.push_back({config, config::parse_model_shape(base::text(
+                               R"({"architectures": [)", config.substr(0, quote),
+                               R"(ForCausalLM"])", config.substr(quote + 1),
+                               has_head_dim ? "" : R"(, "head_dim": 16)", R"(, "hidden_size": )",
+                               16 * heads, R"(, "num_hidden_layers": 2, "num_attention_heads": )",
+                               heads, R"(, "num_key_value_heads": )", kv_heads,
+                               R"(, "intermediate_size": 96, "vocab_size": 300,
+                                  "max_position_embeddings": 256})"))});
+  }
+  return out;
+}
 
 GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype, int rank,
                               int degree, uint64_t salt) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "trireme/generate/engine.hpp"
@@ -13,6 +14,15 @@ namespace trireme::test {
 // 2 layers, hidden 96, 6 query and 3 KV heads of 16, ffn 160, `vocab` tokens; wide weights, so that
 // distributions are not flat.
 model::ModelSpec tiny_spec(int64_t vocab = 500, bool tied = false, bool qkv_bias = false);
+
+// A small model of each family, with windows smaller than a text, soft caps and every rotation;
+// some families several times. Two query heads on each KV head of 16 elements or what the family
+// takes; the longest text is 256 tokens.
+struct SmallFamily {
+  std::string config;  // what its config.json says beside sizes
+  config::ModelShape shape;
+};
+std::vector<SmallFamily> small_families(int64_t kv_heads);
 
 // This rank's slices of the same random weights, whatever the degree. `salt` gives other weights.
 generate::GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype,
