@@ -1,6 +1,7 @@
 #include "cli/arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <concepts>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "trireme/job/facts.hpp"
 #include "trireme/tools/commands.hpp"
 #include "trireme/tools/dry_run.hpp"
+#include "trireme/tools/models_page.hpp"
 
 namespace trireme::cli {
 namespace {
@@ -51,11 +53,9 @@ class Parser {
  public:
   Parser() {
     app_.set_version_flag("--version", version_text);
-    app_.add_flag_callback(
-        "--config", [] { print_and_leave(build_text()); }, "What this program was built with");
-    app_.add_flag_callback(
-        "--keys", [] { print_and_leave(config::key_table_markdown()); },
-        "All deck keys as a Markdown page");
+    add_page("--config", build_text, "What this program was built with");
+    add_page("--keys", config::key_table_markdown, "All deck keys as a Markdown page");
+    add_page("--models", tools::models_page, "All models that can be read as a Markdown page");
     app_.add_option_function<std::string>(
         "--help-deck",
         [](const std::string& what) {
@@ -102,6 +102,11 @@ class Parser {
   }
 
  private:
+  void add_page(const char* flag, std::string (*page)(), const char* help) {
+    app_.add_flag_callback(
+        flag, [page] { print_and_leave(page()); }, help);
+  }
+
   // What is in the place of a subcommand and is not one, with the nearest one; "" where one is.
   std::string unknown_word() const {
     const auto unknown = app_.remaining();
@@ -201,22 +206,28 @@ class Parser {
     });
   }
 
-  // A tool: its options fill `command`, `run` does it.
+  // A tool: its options fill `command`, `run` does it: with MPI where it takes a session, else in
+  // one process, of however many a launcher starts.
   template <class Command, class Run>
   CLI::App* add_tool(const char* name, const char* help, std::shared_ptr<Command> command,
-                     Needs needs, Run run) {
+                     Run run) {
     auto* sub = app_.add_subcommand(name, help);
-    sub->final_callback([this, command, needs, run] {
+    sub->final_callback([this, command, run] {
       invocation_ = [=] {
         auto device = config::Device::cpu;
         if constexpr (requires { command->device; }) device = command->device;
-        return Invocation{needs,
-                          // Without MPI one process does it, of however many a launcher starts.
-                          [command, run, needs](const comm::Session* session) {
-                            return needs == Needs::mpi || speaks() ? run(*command, session)
-                                                                   : ExitCode::done;
-                          },
-                          device};
+        if constexpr (std::invocable<Run, const Command&, const comm::Session&>) {
+          return Invocation{
+              Needs::mpi,
+              [command, run](const comm::Session* session) { return run(*command, *session); },
+              device};
+        } else {
+          return Invocation{Needs::nothing,
+                            [command, run](const comm::Session*) {
+                              return speaks() ? run(*command) : ExitCode::done;
+                            },
+                            device};
+        }
       };
     });
     return sub;
@@ -225,9 +236,7 @@ class Parser {
   void add_generate() {
     auto c = std::make_shared<tools::GenerateCommand>();
     auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c,
-                         Needs::mpi, [](const auto& command, const comm::Session* session) {
-                           return tools::run_generate(command, *session);
-                         });
+                         tools::run_generate);
     sub->add_option("--model", c->model, "Model folder")->required();
     add_adapter(*sub, c->adapter, c->adapter_form);
     sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")
@@ -280,9 +289,7 @@ class Parser {
   void add_score() {
     auto c = std::make_shared<tools::ScoreCommand>();
     auto* sub = add_tool("score", "Log-probabilities of given answers or texts, and rewards", c,
-                         Needs::mpi, [](const auto& command, const comm::Session* session) {
-                           return tools::run_score(command, *session);
-                         });
+                         tools::run_score);
     sub->add_option("--model", c->model, "Model folder")->required();
     add_adapter(*sub, c->adapter, c->adapter_form);
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
@@ -304,9 +311,7 @@ class Parser {
 
   void add_tokenize() {
     auto c = std::make_shared<tools::TokenizeCommand>();
-    auto* sub = add_tool(
-        "tokenize", "Text to ids and back", c, Needs::nothing,
-        [](const auto& command, const comm::Session*) { return tools::run_tokenize(command); });
+    auto* sub = add_tool("tokenize", "Text to ids and back", c, tools::run_tokenize);
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--input", c->input,
                     "Lines with `text`, `ids` (--decode) or `messages` (--chat)")
@@ -323,27 +328,20 @@ class Parser {
 
   void add_init() {
     auto c = std::make_shared<tools::InitCommand>();
-    add_options(*add_tool("init", "Random weights of a given shape", c, Needs::nothing,
-                          [](const auto& command, const comm::Session*) {
-                            return tools::run_init(command);
-                          }),
-                *c);
+    add_options(*add_tool("init", "Random weights of a given shape", c, tools::run_init), *c);
   }
 
   void add_import() {
     auto c = std::make_shared<tools::ImportCommand>();
-    add_options(
-        *add_tool(
-            "import", "A deck from the settings of OpenRLHF, TRL or verl", c, Needs::nothing,
-            [](const auto& command, const comm::Session*) { return tools::run_import(command); }),
-        *c);
+    add_options(*add_tool("import", "A deck from the settings of OpenRLHF, TRL or verl", c,
+                          tools::run_import),
+                *c);
   }
 
   void add_convert() {
     auto c = std::make_shared<tools::ConvertCommand>();
-    auto* sub = add_tool(
-        "convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
-        [](const auto& command, const comm::Session*) { return tools::run_convert(command); });
+    auto* sub = add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c,
+                         tools::run_convert);
     sub->add_option("input", c->input,
                     ".gguf file, checkpoint (or run folder), model folder or adapter folder")
         ->required();
@@ -360,9 +358,8 @@ class Parser {
 
   void add_inspect() {
     auto c = std::make_shared<tools::InspectCommand>();
-    auto* sub = add_tool(
-        "inspect", "How a run stands; what is in a checkpoint, a model, a trace", c, Needs::nothing,
-        [](const auto& command, const comm::Session*) { return tools::run_inspect(command); });
+    auto* sub = add_tool("inspect", "How a run stands; what is in a checkpoint, a model, a trace",
+                         c, tools::run_inspect);
     sub->add_option("path", c->path,
                     "Run folder, checkpoint, model folder, .safetensors, .gguf, trace.json")
         ->required();
@@ -371,9 +368,8 @@ class Parser {
 
   void add_report() {
     auto c = std::make_shared<tools::ReportCommand>();
-    auto* sub = add_tool(
-        "report", "A page about a run, or about several beside each other", c, Needs::nothing,
-        [](const auto& command, const comm::Session*) { return tools::run_report(command); });
+    auto* sub = add_tool("report", "A page about a run, or about several beside each other", c,
+                         tools::run_report);
     sub->add_option("runs", c->runs, "Run folders, finished or at work")->required();
     sub->add_option("--output", c->output,
                     "The page (default: report.html, of one run in its folder)");
@@ -384,9 +380,7 @@ class Parser {
     auto* sub =
         add_tool("selftest",
                  "Whether this machine gives the right numbers, on the ranks and devices at hand",
-                 c, Needs::mpi, [](const auto& command, const comm::Session* session) {
-                   return tools::run_selftest(command, *session);
-                 });
+                 c, tools::run_selftest);
     add_options(*sub, *c);
   }
 

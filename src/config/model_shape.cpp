@@ -11,6 +11,7 @@
 #include "trireme/base/foreign_file.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/exported_config.hpp"
+#include "trireme/config/refused_keys.hpp"
 
 namespace trireme::config {
 
@@ -100,6 +101,16 @@ std::string float_weights_of(const Json& quantization) {
          "dtype='bfloat16', quantization_config=Q(dequantize=True)).save_pretrained('NEW')\"";
 }
 
+bool asks_for(const RefusedKey& refused, const JsonReader& json, const ArchitectureTraits& known) {
+  switch (refused.when) {
+    case RefusedKey::When::present: return json.has(refused.key);
+    case RefusedKey::When::not_zero: return json.number(refused.key, 0) != 0;
+    case RefusedKey::When::yes: return json.flag(refused.key, false);
+    case RefusedKey::When::no: return known.head_norms && !json.flag(refused.key, true);
+  }
+  throw InternalError("a condition that is not known");
+}
+
 // Features that change the arithmetic and that the blocks do not have.
 void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
   const ArchitectureTraits& known = traits(shape.architecture);
@@ -111,22 +122,11 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
            ": the weights are quantised (quantization_config), which is not supported: use the "
            "model's float weights",
            float_weights_of(json.at("quantization_config")));
-  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    VALIDATE(!json.has(key), ExitCode::bad_data, json.file(), ": ", key,
-             ": mixtures of experts are not supported");
+  for (const RefusedKey& refused : refused_keys) {
+    VALIDATE(!asks_for(refused, json, known), ExitCode::bad_data, json.file(), ": ", refused.key,
+             " is not supported (", refused.why, ")", refused.instead.empty() ? "" : ": ",
+             refused.instead);
   }
-  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
-    VALIDATE(json.number(key, 0) == 0, ExitCode::bad_data, json.file(), ": ", key,
-             " is not supported (training here has no dropout): set it to 0");
-  }
-  VALIDATE(!json.flag("rope_interleaved", false), ExitCode::bad_data, json.file(),
-           ": rope_interleaved is not supported (each architecture has its own pairs of elements)");
-  VALIDATE(!json.flag("use_bidirectional_attention", false), ExitCode::bad_data, json.file(),
-           ": use_bidirectional_attention is not supported (attention here is causal)");
-  VALIDATE(!json.flag("post_norm", false), ExitCode::bad_data, json.file(),
-           ": post_norm is not supported");
-  VALIDATE(!known.head_norms || json.flag("qk_norm", true), ExitCode::bad_data, json.file(),
-           ": qk_norm = false is not supported (the architecture norms heads of q and k)");
 }
 
 void read_sizes(const JsonReader& json, ModelShape& shape) {

@@ -86,16 +86,26 @@ void dequantise_block(uint32_t type, const std::byte* from, float* out) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::array<std::pair<uint32_t, GgufType>, 8> readable{{{f32, {"F32", 1, 4}},
+                                                                 {f16, {"F16", 1, 2}},
+                                                                 {bf16, {"BF16", 1, 2}},
+                                                                 {q4_0, {"Q4_0", 32, 18}},
+                                                                 {q4_1, {"Q4_1", 32, 20}},
+                                                                 {q5_0, {"Q5_0", 32, 22}},
+                                                                 {q5_1, {"Q5_1", 32, 24}},
+                                                                 {q8_0, {"Q8_0", 32, 34}}}};
+
+}  // namespace
+
+std::vector<std::string> readable_gguf_types() {
+  std::vector<std::string> out;
+  for (const auto& [id, row] : readable) out.emplace_back(row.name);
+  return out;
+}
+
 const GgufType* find_gguf_type(uint32_t type) {
-  static constexpr std::array<std::pair<uint32_t, GgufType>, 8> readable{
-      {{f32, {"F32", 1, 4}},
-       {f16, {"F16", 1, 2}},
-       {bf16, {"BF16", 1, 2}},
-       {q4_0, {"Q4_0", 32, 18}},
-       {q4_1, {"Q4_1", 32, 20}},
-       {q5_0, {"Q5_0", 32, 22}},
-       {q5_1, {"Q5_1", 32, 24}},
-       {q8_0, {"Q8_0", 32, 34}}}};
   for (const auto& [id, row] : readable) {
     if (id == type) return &row;
   }

@@ -5,6 +5,7 @@
 #include "text/byte_alphabet.hpp"
 #include "text/normalizer.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -39,10 +40,7 @@ int fallback_byte(std::string_view token) {
 
 Decoder::Decoder(const Json& json, const std::string& where) {
   if (json.is_null())
-    refuse_decoder(
-        where,
-        "is null (known: ByteLevel, BPEDecoder, Replace, Metaspace, ByteFallback, Fuse, Strip, "
-        "Sequence)");
+    refuse_decoder(where, base::text("is null (known: ", list_of(known_decoders), ")"));
   read(json, where);
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -145,8 +146,7 @@ void Normalizer::read(const Json& json, const std::string& where) {
   } else {
     throw UserError(ExitCode::bad_data,
                     base::text(where, ": normalizer type \"", type,
-                               "\" is not known (known: NFC, NFD, NFKC, NFKD, Lowercase, "
-                               "StripAccents, Prepend, Replace, Strip, Precompiled, Sequence)"));
+                               "\" is not known (known: ", list_of(known_normalizers), ")"));
   }
 }
 

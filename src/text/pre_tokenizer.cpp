@@ -6,6 +6,7 @@
 #include "text/normalizer.hpp"
 #include "text/scripts.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -47,8 +48,7 @@ PreTokenizer::Behavior PreTokenizer::behavior_of(const Json& json, const std::st
   if (name == "Contiguous") return Behavior::contiguous;
   throw UserError(ExitCode::bad_data,
                   base::text(where, ": pre_tokenizer behavior \"", name,
-                             "\" is not known (known: Isolated, Removed, MergedWithPrevious, "
-                             "MergedWithNext, Contiguous)"));
+                             "\" is not known (known: ", list_of(known_split_behaviors), ")"));
 }
 
 PreTokenizer::PreTokenizer(const Json& json, const std::string& where) {
@@ -95,7 +95,7 @@ void PreTokenizer::read_metaspace(const Json& json, const std::string& where) {
                                                              : "never";
   VALIDATE(scheme == "always" || scheme == "first" || scheme == "never", ExitCode::bad_data, where,
            ": pre_tokenizer Metaspace with prepend_scheme \"", scheme,
-           "\" is not known (known: always, first, never)");
+           "\" is not known (known: ", list_of(known_prepend_schemes), ")");
   stage.prepend = scheme == "always"  ? Prepend::always
                   : scheme == "first" ? Prepend::first
                                       : Prepend::never;
@@ -140,9 +140,7 @@ void PreTokenizer::read(const Json& json, const std::string& where) {
   } else {
     throw UserError(ExitCode::bad_data,
                     base::text(where, ": pre_tokenizer type \"", type,
-                               "\" is not known (known: ByteLevel, CharDelimiterSplit, Digits, "
-                               "Metaspace, Punctuation, Split, UnicodeScripts, Whitespace, "
-                               "WhitespaceSplit, Sequence)"));
+                               "\" is not known (known: ", list_of(known_pre_tokenizers), ")"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "text/json_members.hpp"
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 
 namespace trireme::text {
 
@@ -74,9 +75,8 @@ void read_post_processor(const Json& json, TokenizerModel& model, const std::str
     return;
   }
   if (type != "Sequence") {
-    refuse(where, "post_processor type \"" + type +
-                      "\" is not known (known: ByteLevel, TemplateProcessing, RobertaProcessing, "
-                      "BertProcessing, Sequence)");
+    refuse(where, base::text("post_processor type \"", type,
+                             "\" is not known (known: ", list_of(known_post_processors), ")"));
   }
   for (const Json& part : member(json, "processors", "post_processor", where))
     read_post_processor(part, model, where);

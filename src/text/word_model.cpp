@@ -6,6 +6,7 @@
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -242,7 +243,8 @@ WordModel read_word_model(const Json& model, Vocabulary& vocabulary, Units units
       model.is_object() && model.contains("type") ? type_of(model, "model", where) : "BPE";
   if (type == "BPE") return read_bpe(model, vocabulary, units, where);
   if (type != "Unigram")
-    refuse(where, "model type \"" + type + "\" is not known (known: BPE, Unigram)");
+    refuse(where, base::text("model type \"", type,
+                             "\" is not known (known: ", list_of(known_word_models), ")"));
   VALIDATE(units == Units::characters, ExitCode::bad_data, where,
            ": a Unigram model on bytes (pre_tokenizer ByteLevel) is not known");
   return read_unigram(model, vocabulary, where);

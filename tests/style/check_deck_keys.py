@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), so are the tables of docs/user/from_*.md (`trireme import SYSTEM --names`), and the
-decks in inputs/ name no key that it lacks.
+"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), so are docs/user/models.md (`trireme --models`) and the tables of docs/user/from_*.md
+(`trireme import SYSTEM --names`); the decks in inputs/ name no key that it lacks, and models.md no family that no test compares with transformers.
 
     check_deck_keys.py ROOT PROGRAM           --write: store the page instead of comparing
 """
 
+import ast
 import difflib
 import os
 import pathlib
@@ -33,6 +34,16 @@ def with_names(page, program):
     return text[:text.index(begin) + len(begin)] + table + text[text.index(end):]
 
 
+def untested_families(root, page):
+    """Families of models.md of which tests/interop/architectures.py makes no model."""
+    families = re.findall(r"^\| `(\w+)ForCausalLM`, ", page, re.M)
+    tree = ast.parse((root / "tests/interop/architectures.py").read_text())
+    models = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "MODELS")
+    made = {kind.removesuffix("Config").removesuffix("Text") for kind, _ in models.values()}
+    problems = [] if families else ["docs/user/models.md has no table of families"]
+    return problems + [f"docs/user/models.md: tests/interop/architectures.py makes no {name}" for name in families if name not in made]
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if a != "--write"]
     if len(arguments) != 2:
@@ -42,15 +53,19 @@ def main():
         print(f"skipped: {program} is not built")
         return 125
     printed = subprocess.run([program, "--keys"], capture_output=True, text=True, check=True).stdout
-    page = root / "docs/user/deck_keys.md"
+    models = subprocess.run([program, "--models"], capture_output=True, text=True, check=True).stdout
+    pages = {root / "docs/user/deck_keys.md": printed, root / "docs/user/models.md": models}
     tables = sorted((root / "docs/user").glob("from_*.md"))
     if "--write" in sys.argv:
-        page.write_text(printed)
+        for page, text in pages.items():
+            page.write_text(text)
         for table in tables:
             table.write_text(with_names(table, program))
         return 0
     known = set(re.findall(r"^\| `([\w.]+)` \|", printed, re.M))
-    problems = list(difflib.unified_diff(page.read_text().splitlines(), printed.splitlines(), "docs/user/deck_keys.md", "trireme --keys", lineterm=""))
+    problems = untested_families(root, models)
+    for page, text in pages.items():
+        problems += difflib.unified_diff(page.read_text().splitlines(), text.splitlines(), str(page), "what the program prints", lineterm="")
     for table in tables:
         problems += difflib.unified_diff(table.read_text().splitlines(), with_names(table, program).splitlines(), str(table), "trireme import --names", lineterm="")
     decks = sorted((root / "inputs").rglob("*.toml"))

@@ -40,6 +40,8 @@ struct GgufTokenizer {
   std::string chat_template;  // Jinja; empty when there is none
 };
 
+std::vector<std::string> readable_gguf_types();  // "F32", ...
+
 // The weights under their Hugging Face names and in Hugging Face's layout: llama.cpp stores the
 // rows of q and k of the llama architecture permuted for its interleaved rotary embedding, which is
 // undone here.

@@ -1,9 +1,13 @@
 #include "trireme/config/model_shape.hpp"
 
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "trireme/base/files.hpp"
+#include "trireme/config/checkpoints.hpp"
+#include "trireme/config/refused_keys.hpp"
 #include "unit/config/damage.hpp"
 #include "unit/config/expect_error.hpp"
 
@@ -225,21 +229,23 @@ TEST(ModelShape, RefusesByName) {
 // What stands in the config.json files of published models beside the sizes; small() has those.
 TEST(ModelShape, PublishedFamiliesThatAreKnown) {
   const std::vector<std::pair<const char*, const char*>> families{
-      {"Llama-2",
+      {"Llama 2",
        R"({"pretraining_tp": 1, "rope_scaling": null, "pad_token_id": 0, "torch_dtype": "float16", "use_cache": true})"},
-      {"Llama-3.2",
+      {"Llama 3.2",
        R"({"head_dim": 16, "tie_word_embeddings": true, "eos_token_id": [2, 8, 9], "rope_theta": 500000.0,
           "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}})"},
+      {"TinyLlama",
+       R"({"pretraining_tp": 1, "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float32", "attention_bias": false})"},
       {"SmolLM2",
        R"({"is_llama_config": true, "rope_interleaved": false, "tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {}}})"},
       {"deepseek-coder",
        R"({"rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000})"},
       {"Yi", R"({"head_dim": null, "pad_token_id": null, "attention_dropout": 0.0})"},
-      {"Mistral-7B-v0.3",
+      {"Mistral 7B v0.3",
        R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "max_position_embeddings": 32768})"},
-      {"Mistral-7B-v0.1",
+      {"Mistral 7B v0.1",
        R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096})"},
-      {"Mistral-Nemo",
+      {"Mistral Nemo",
        R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "head_dim": 24})"},
       {"Qwen2.5",
        R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": false, "sliding_window": 131072,
@@ -247,6 +253,19 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
       {"Qwen2.5 of transformers 5",
        R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "layer_types": ["full_attention", "full_attention"],
           "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}})"},
+      {"Qwen3 (dense)",
+       R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "use_sliding_window": false, "sliding_window": null,
+          "max_window_layers": 28, "rope_scaling": null, "rope_theta": 1000000, "attention_bias": false, "tie_word_embeddings": true})"},
+      {"SmolLM3",
+       R"({"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "no_rope_layers": [1, 0], "no_rope_layer_interval": 4,
+          "use_sliding_window": false, "sliding_window": null, "max_window_layers": 28, "rope_theta": 5000000.0, "rope_scaling": null,
+          "layer_types": ["full_attention", "full_attention"], "mlp_bias": false, "pretraining_tp": 2})"},
+      {"Granite 3 (dense)",
+       R"({"architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+          "logits_scaling": 8.0, "residual_multiplier": 0.22, "rope_theta": 5000000.0, "attention_bias": false, "tie_word_embeddings": true})"},
+      {"OLMo 2",
+       R"({"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": false, "rope_scaling": null, "rope_theta": 500000,
+          "tie_word_embeddings": false})"},
       {"OLMo 3",
        R"({"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "rope_theta": 500000, "sliding_window": 4096,
           "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2079, "beta_fast": 32, "beta_slow": 1}})"},
@@ -255,8 +274,17 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
           "final_logit_softcapping": null, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"})"},
       {"Gemma 3",
        R"({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 512})"},
-      {"GLM-4",
+      {"GLM-4-9B",
+       R"({"architectures": ["GlmForCausalLM"], "model_type": "glm", "partial_rotary_factor": 0.5, "attention_bias": true, "head_dim": 128,
+          "rms_norm_eps": 1.5625e-07, "eos_token_id": [2, 8, 9], "pad_token_id": 2})"},
+      {"GLM-4-0414",
        R"({"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "partial_rotary_factor": 0.5, "attention_bias": false})"},
+      {"Phi-3 mini",
+       R"({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 2047, "max_position_embeddings": 4096,
+          "original_max_position_embeddings": 4096, "rope_scaling": null, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_bias": false})"},
+      {"Phi-4",
+       R"({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": null, "max_position_embeddings": 16384,
+          "original_max_position_embeddings": 16384, "partial_rotary_factor": 1.0, "rope_scaling": null, "rope_theta": 250000})"},
       {"Phi-4-mini",
        R"({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.75, "sliding_window": 262144,
           "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
@@ -269,6 +297,7 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
        R"({"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 16})"},
       {"dynamic NTK", R"({"rope_scaling": {"type": "dynamic", "factor": 4.0}})"},
   };
+  std::map<std::string, Architecture> read;
   for (const auto& [name, text] : families) {
     Json json = small();
     json.update(Json::parse(text));
@@ -276,6 +305,27 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
     ModelShape shape;
     ASSERT_NO_THROW(shape = parse(json));
     EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+    read[name] = shape.architecture;
+  }
+  // docs/user/models.md names no other checkpoint.
+  for (const ArchitectureTraits& known : architecture_table) {
+    std::istringstream names{std::string(checkpoints_of(known.architecture))};
+    int count = 0;
+    for (std::string name; std::getline(names >> std::ws, name, ','); ++count) {
+      ASSERT_TRUE(read.contains(name)) << name << " of " << known.word << " is not read here";
+      EXPECT_EQ(read[name], known.architecture) << name;
+    }
+    EXPECT_GT(count, 0) << known.word;
+  }
+}
+
+TEST(ModelShape, EachRefusedKeyIsNamed) {
+  for (const RefusedKey& refused : refused_keys) {
+    Json json = with(refused.key, refused.when == RefusedKey::When::yes  ? Json(true)
+                                  : refused.when == RefusedKey::When::no ? Json(false)
+                                                                         : Json(1));
+    if (refused.when == RefusedKey::When::no) json["architectures"] = {"ApertusForCausalLM"};
+    EXPECT_THAT(refusal(json), HasSubstr(std::string(refused.key) + " is not supported ("));
   }
 }
 

@@ -9,8 +9,11 @@
 
 #include "support/text_files.hpp"
 #include "text/byte_alphabet.hpp"
+#include "text/decoder.hpp"
+#include "text/normalizer.hpp"
 #include "text/pre_tokenizer.hpp"
 #include "trireme/text/tokenizer.hpp"
+#include "trireme/text/tokenizer_parts.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -20,6 +23,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using Ids = std::vector<TokenId>;
 using Texts = std::vector<std::string>;
 
@@ -42,6 +46,36 @@ json split_by(const std::string& pattern, const std::string& kind = "Regex") {
                    {"behavior", "Isolated"},
                    {"invert", false}};
   return {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level(false, false)})}};
+}
+
+// What reading a part says, "" where it is read.
+template <class Part>
+std::string problem_of(const json& description) {
+  try {
+    const Part part(description, "tokenizer.json");
+    return "";
+  } catch (const UserError& error) { return error.what(); }
+}
+
+// What messages and docs/user/models.md list is read, or refused for what it lacks.
+TEST(TokenizerParts, ListedTypesAreKnown) {
+  const auto is_unknown = HasSubstr("is not known");
+  for (const auto name : known_normalizers)
+    EXPECT_THAT(problem_of<Normalizer>({{"type", name}}), Not(is_unknown));
+  for (const auto name : known_pre_tokenizers)
+    EXPECT_THAT(problem_of<PreTokenizer>({{"type", name}, {"behavior", "Isolated"}}),
+                Not(is_unknown));
+  for (const auto name : known_decoders)
+    EXPECT_THAT(problem_of<Decoder>({{"type", name}}), Not(is_unknown));
+  for (const auto name : known_split_behaviors)
+    EXPECT_EQ(problem_of<PreTokenizer>({{"type", "Punctuation"}, {"behavior", name}}), "");
+  for (const auto name : known_prepend_schemes)
+    EXPECT_EQ(problem_of<PreTokenizer>(
+                  {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", name}}),
+              "");
+  EXPECT_THAT(problem_of<Normalizer>({{"type", "Nmt"}}), is_unknown);
+  EXPECT_THAT(problem_of<PreTokenizer>({{"type", "Nmt"}}), is_unknown);
+  EXPECT_THAT(problem_of<Decoder>({{"type", "CTC"}}), is_unknown);
 }
 
 // Oniguruma's ^ and $ are those of lines; a line end that ends the text begins no line.
