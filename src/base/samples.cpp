@@ -16,8 +16,15 @@ std::string_view to_string(FinishReason reason) {
     case FinishReason::length: return "length";
     case FinishReason::stop_string: return "stop_string";
     case FinishReason::unfinished: return "unfinished";
+    case FinishReason::broken: return "broken";
   }
   return "unknown";
+}
+
+float reward_of(const std::vector<Turn>& turns) {
+  double sum = 0;
+  for (const Turn& turn : turns) sum += double{turn.reward};
+  return static_cast<float>(sum);
 }
 
 uint64_t request_id(int64_t iteration, int64_t prompt, int64_t sample, int64_t attempt) {
@@ -42,7 +49,7 @@ struct Column {
   bool later = false;  // filled by a later role, or not in every run: may be empty
 };
 
-// All columns but reward_parts and reward_metrics, in the order of the wire form.
+// All columns but reward_parts, metrics and turns, in the order of the wire form.
 constexpr std::tuple columns{
     Column<uint64_t>{"id", &Samples::id, Per::sequence},
     Column<int64_t>{"prompt_row", &Samples::prompt_row, Per::sequence},
@@ -73,6 +80,18 @@ void append_column(std::vector<T>& to, const std::vector<T>& from, int64_t begin
   if (from.empty()) return;
   const auto first = from.begin() + begin;
   to.insert(to.end(), first, first + count);
+}
+
+using Metrics = std::map<std::string, std::vector<float>>;
+
+// Appends entry `i` of `from` to metrics of `before` sequences: NaN where one side lacks a name.
+void append_metrics(Metrics& to, const Metrics& from, size_t before, size_t i) {
+  constexpr float none = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& entry : from) to[entry.first].resize(before, none);
+  for (auto& [name, column] : to) {
+    const auto theirs = from.find(name);
+    column.push_back(theirs == from.end() ? none : theirs->second[i]);
+  }
 }
 
 }  // namespace
@@ -112,6 +131,12 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
       if (!sequence.versions.empty()) version[first + token] = sequence.versions[token];
     }
   }
+  if (sequence.turns || !turns.empty()) {
+    turns.resize(static_cast<size_t>(size()));
+    turns.push_back(sequence.turns.value_or(std::vector<Turn>{}));
+  }
+  for (auto& entry : episode_metrics)
+    entry.second.push_back(std::numeric_limits<float>::quiet_NaN());
   cu_seqlens.push_back(static_cast<int64_t>(end));
 }
 
@@ -134,13 +159,13 @@ void Samples::append(const Samples& other, int64_t i) {
     reward_parts.resize(other.reward_parts.size());
   for (size_t part = 0; part < other.reward_parts.size(); ++part)
     append_column(reward_parts[part], other.reward_parts[part], i, 1);
-  constexpr float none = std::numeric_limits<float>::quiet_NaN();
   const auto before = static_cast<size_t>(size());
-  for (const auto& entry : other.reward_metrics) reward_metrics[entry.first].resize(before, none);
-  for (auto& [name, column] : reward_metrics) {
-    const auto theirs = other.reward_metrics.find(name);
-    column.push_back(theirs == other.reward_metrics.end() ? none
-                                                          : theirs->second[static_cast<size_t>(i)]);
+  const auto theirs = static_cast<size_t>(i);
+  append_metrics(reward_metrics, other.reward_metrics, before, theirs);
+  append_metrics(episode_metrics, other.episode_metrics, before, theirs);
+  if (!turns.empty() || !other.turns.empty()) {
+    turns.resize(before);
+    turns.push_back(other.turns.empty() ? std::vector<Turn>{} : other.turns[theirs]);
   }
   cu_seqlens.push_back(cu_seqlens.back() + count);
 }
@@ -192,6 +217,13 @@ void Samples::check() const {
   for (const auto& part : reward_parts) fits(part.size(), Per::sequence, true, "reward_parts");
   for (const auto& entry : reward_metrics)
     fits(entry.second.size(), Per::sequence, false, "reward_metrics");
+  for (const auto& entry : episode_metrics)
+    fits(entry.second.size(), Per::sequence, false, "episode_metrics");
+  fits(turns.size(), Per::sequence, true, "turns");
+  for (const auto& of_one : turns) {
+    if (!std::ranges::is_sorted(of_one, {}, &Turn::end))
+      throw InternalError("samples: the turns of a sequence must be in their order");
+  }
   for (int64_t i = 0; i < size(); ++i) {
     const int32_t prompt = prompt_len[static_cast<size_t>(i)];
     if (prompt < 0 || response_len(i) < 0) {
@@ -203,44 +235,64 @@ void Samples::check() const {
 
 namespace {
 
-constexpr uint64_t magic = 0x33304c504d415354ull;                   // "TSAMPL03"
-constexpr uint64_t without_reward_metrics = 0x32304c504d415354ull;  // "TSAMPL02", in checkpoints
+// The latest form that a value needs, so that older programs read what they know.
+constexpr uint64_t with_turns = 0x34304c504d415354ull;           // "TSAMPL04"
+constexpr uint64_t with_reward_metrics = 0x33304c504d415354ull;  // "TSAMPL03"
+constexpr uint64_t plain = 0x32304c504d415354ull;                // "TSAMPL02"
+
+void put_metrics(base::WireWriter& writer, const Metrics& metrics) {
+  writer.put(
+      std::vector<std::pair<std::string, std::vector<float>>>(metrics.begin(), metrics.end()));
+}
+
+Metrics take_metrics(base::WireReader& reader) {
+  Metrics out;
+  for (auto& [name, values] :
+       reader.take<std::vector<std::pair<std::string, std::vector<float>>>>()) {
+    VALIDATE(out.empty() || out.rbegin()->first < name, ExitCode::bad_data,
+             "samples: the names of metrics are not in order");
+    out.emplace_hint(out.end(), name, std::move(values));
+  }
+  return out;
+}
 
 }  // namespace
 
-// Without metrics in the older form: digests of data sets in checkpoints are digests of this.
+// In the oldest form that has all of it: digests of data sets in checkpoints are digests of this.
 std::string Samples::to_bytes() const {
+  const uint64_t form = !turns.empty() || !episode_metrics.empty() ? with_turns
+                        : !reward_metrics.empty()                  ? with_reward_metrics
+                                                                   : plain;
   base::WireWriter writer;
-  writer.put(reward_metrics.empty() ? without_reward_metrics : magic);
+  writer.put(form);
   for_each_column([&](const auto& column) { writer.put(this->*column.values); });
   writer.put(reward_parts);
-  if (!reward_metrics.empty()) {
-    writer.put(std::vector<std::pair<std::string, std::vector<float>>>(reward_metrics.begin(),
-                                                                       reward_metrics.end()));
+  if (form != plain) put_metrics(writer, reward_metrics);
+  if (form == with_turns) {
+    writer.put(turns);
+    put_metrics(writer, episode_metrics);
   }
   return writer.take();
 }
 
 Samples Samples::from_bytes(std::string_view bytes) {
   base::WireReader reader(bytes, "samples");
-  const auto begun = reader.take<uint64_t>();
-  VALIDATE(begun == magic || begun == without_reward_metrics, ExitCode::bad_data,
+  const auto form = reader.take<uint64_t>();
+  VALIDATE(form == with_turns || form == with_reward_metrics || form == plain, ExitCode::bad_data,
            "samples: wrong magic number");
   Samples out;
   for_each_column([&](const auto& column) { reader.take(out.*column.values); });
   reader.take(out.reward_parts);
-  if (begun == magic) {
-    for (auto& [name, values] :
-         reader.take<std::vector<std::pair<std::string, std::vector<float>>>>()) {
-      VALIDATE(out.reward_metrics.empty() || out.reward_metrics.rbegin()->first < name,
-               ExitCode::bad_data, "samples: the names of reward_metrics are not in order");
-      out.reward_metrics.emplace_hint(out.reward_metrics.end(), name, std::move(values));
-    }
-    VALIDATE(!out.reward_metrics.empty(), ExitCode::bad_data, "samples: no reward_metrics");
+  if (form != plain) out.reward_metrics = take_metrics(reader);
+  VALIDATE(form != with_reward_metrics || !out.reward_metrics.empty(), ExitCode::bad_data,
+           "samples: no reward_metrics");
+  if (form == with_turns) {
+    reader.take(out.turns);
+    out.episode_metrics = take_metrics(reader);
   }
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {
-    VALIDATE(reason <= FinishReason::unfinished, ExitCode::bad_data, "samples: finish reason ",
+    VALIDATE(reason <= FinishReason::broken, ExitCode::bad_data, "samples: finish reason ",
              static_cast<int>(reason),
              " is unknown: the ranks run different versions of the program");
   }

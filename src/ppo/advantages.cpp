@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -36,18 +37,38 @@ int64_t last_action(const uint8_t* mask, int64_t begin, int64_t end) {
   return end - 1;
 }
 
+// Adds the reward of one sequence: the turns' parts to their last actions, the rest to the last
+// action of all. Sums of a column are rounded once: one turn gives the bits of no turns.
+void add_rewards(double reward, const std::vector<Turn>& turns, const uint8_t* mask, int64_t begin,
+                 int64_t end, float* columns) {
+  const int64_t last = last_action(mask, begin, end);
+  std::map<int64_t, double> sums;
+  for (int64_t from = begin; const Turn& turn : turns) {
+    const int64_t to = std::min(begin + turn.end, end);
+    const int64_t own = from < to ? last_action(mask, from, to) : last;
+    sums[mask[own] != 0 ? own : last] += double{turn.reward};
+    from = std::max(from, to);
+  }
+  sums[last] += reward - double{reward_of(turns)};
+  for (const auto& [column, sum] : sums) columns[column] += static_cast<float>(sum);
+}
+
 }  // namespace
 
 Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const Tensor& mask,
                      const Segments& segments, double kl_coef,
-                     const std::optional<config::Range>& clip_range) {
+                     const std::optional<config::Range>& clip_range,
+                     std::span<const std::vector<Turn>> turns) {
   VALIDATE(static_cast<int64_t>(rewards.size()) == segments.sequences(), ExitCode::internal,
            "one reward per sequence, got ", rewards.size(), " for ", segments.sequences());
+  VALIDATE(turns.empty() || turns.size() == rewards.size(), ExitCode::internal,
+           "turns of each sequence or none, got ", turns.size(), " for ", rewards.size());
   const Tensor kl_column = host_column(kl, at::kFloat, segments, "kl");
   const Tensor mask_column = host_column(mask, at::kByte, segments, "mask");
   const uint8_t* is_action = mask_column.const_data_ptr<uint8_t>();
   Tensor out = kl_column * -std::max(kl_coef, 0.0);
   float* values = out.mutable_data_ptr<float>();
+  const std::vector<Turn> no_turns;
   for (int64_t i = 0; i < segments.sequences(); ++i) {
     const int64_t begin = segments.cu_seqlens()[static_cast<size_t>(i)];
     const int64_t end = segments.cu_seqlens()[static_cast<size_t>(i) + 1];
@@ -56,7 +77,8 @@ Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const 
     if (clip_range)
       reward = std::clamp(reward, static_cast<float>((*clip_range)[0]),
                           static_cast<float>((*clip_range)[1]));
-    values[last_action(is_action, begin, end)] += reward;
+    add_rewards(double{reward}, turns.empty() ? no_turns : turns[static_cast<size_t>(i)], is_action,
+                begin, end, values);
   }
   return out;
 }

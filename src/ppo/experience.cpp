@@ -158,9 +158,8 @@ int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version) 
 }
 
 int64_t mask_truncated(Experience& experience) {
-  return mask_where(experience, [&](size_t i, size_t) {
-    return experience.samples.finish_reason[i] == FinishReason::length;
-  });
+  return mask_where(
+      experience, [&](size_t i, size_t) { return cut_short(experience.samples.finish_reason[i]); });
 }
 
 std::vector<int64_t> response_lengths(const Samples& samples) {
@@ -199,14 +198,35 @@ std::vector<CountedSequence> counted_sequences(const Samples& samples) {
   return out;
 }
 
+namespace {
+
+// Of each episode the actions of its longest turn: the limit rollout.max_new_tokens is a turn's.
+std::vector<int64_t> longest_turns(const Samples& samples) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    int64_t longest = 0, length = 0, t = 0;
+    const auto take = [&](int64_t end) {
+      for (length = 0; t < std::min(end, samples.length(i)); ++t)
+        length += samples.action_mask[static_cast<size_t>(samples.begin(i) + t)];
+      longest = std::max(longest, length);
+    };
+    for (const Turn& turn : samples.turns[static_cast<size_t>(i)]) take(turn.end);
+    take(samples.length(i));
+    out.push_back(longest);
+  }
+  return out;
+}
+
+}  // namespace
+
 RewardTable reward_table(const Samples& samples) {
   VALIDATE(static_cast<int64_t>(samples.reward.size()) == samples.size(), ExitCode::internal,
            "the samples have no rewards yet");
   RewardTable out;
   out.reward = samples.reward;
-  out.response_length = response_lengths(samples);
+  out.response_length = samples.turns.empty() ? response_lengths(samples) : longest_turns(samples);
   for (const FinishReason reason : samples.finish_reason)
-    out.truncated.push_back(reason == FinishReason::length);
+    out.truncated.push_back(cut_short(reason));
   return out;
 }
 
@@ -227,11 +247,20 @@ PipelineOptions pipeline_options(const config::Options& options, double kl_coef)
   for (const config::RewardSource& source : options.reward.source)
     out.source_weights.push_back(source.weight);
   out.no_std_norm = options.algo.advantage.no_std_norm;
+  out.turn_rewards = options.environment.rewards == config::TurnRewards::turns;
   out.distill = options.algo.distill;
   return out;
 }
 
 namespace {
+
+// Turns that get rewards of their own: where episodes are compared, it is by the sums of theirs.
+std::span<const std::vector<Turn>> turns_rewarded(const Experience& experience,
+                                                  const PipelineOptions& options) {
+  const bool compares = config::traits(options.estimator).compares != config::Comparison::nothing;
+  if (!options.turn_rewards || compares) return {};
+  return experience.samples.turns;
+}
 
 void set_advantages(Experience& experience, const PipelineReport& report, const Tensor& kl,
                     const PipelineOptions& options) {
@@ -245,10 +274,11 @@ void set_advantages(Experience& experience, const PipelineReport& report, const 
     return;
   }
   const bool accumulates = facts.kl == config::KlSpread::accumulated;
-  const Tensor rewards = accumulates
-                             ? report.token_rewards
-                             : token_rewards(report.shaped_reward, at::zeros_like(kl),
-                                             experience.mask, segments, 0, options.clip_range);
+  const Tensor rewards =
+      accumulates
+          ? report.token_rewards
+          : token_rewards(report.shaped_reward, at::zeros_like(kl), experience.mask, segments, 0,
+                          options.clip_range, turns_rewarded(experience, options));
   experience.returns =
       cumulative_returns(rewards, experience.mask, segments,
                          facts.discounts ? options.gae.gamma : 1.0, options.gae.gaps);
@@ -271,8 +301,9 @@ void spread_rewards(Experience& experience, PipelineReport& report, const Pipeli
                     const Sum& sum) {
   const Segments& segments = experience.segments;
   const Tensor kl = reference_kl(experience, options);
-  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments,
-                                       options.kl_coef, options.clip_range);
+  report.token_rewards =
+      token_rewards(report.shaped_reward, kl, experience.mask, segments, options.kl_coef,
+                    options.clip_range, turns_rewarded(experience, options));
   set_advantages(experience, report, kl, options);
   whiten_over_batch(experience, options, sum);
   const config::DistillOptions& distill = options.distill;

@@ -30,6 +30,7 @@ constexpr std::array families{
     Family{"combos", check_combination},
     Family{"gdpo", check_gdpo},
     Family{"rpp", check_reinforce_plus_plus},
+    Family{"episode", check_episode},
     Family{"turns", check_turns},
     Family{"opd", check_on_policy_distillation},
     Family{"kd", check_distillation},

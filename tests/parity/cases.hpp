@@ -50,6 +50,10 @@ void check_combination(const GoldenCase& c);
 void check_gdpo(const GoldenCase& c);
 void check_reinforce_plus_plus(const GoldenCase& c);
 void check_turns(const GoldenCase& c);
+// episode_cases.cpp
+void check_episode(const GoldenCase& c);
+void check_batch_of_episodes(const GoldenCase& c);
+void check_turn_token_rewards(const GoldenCase& c);
 // distill_cases.cpp
 void check_on_policy_distillation(const GoldenCase& c);
 void check_distillation(const GoldenCase& c);

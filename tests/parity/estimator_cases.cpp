@@ -1,5 +1,5 @@
 // Estimators and combinations of verl, TRL and NeMo-RL (F38, F43, F44), and what several turns make
-// of rewards, advantages and losses (F52-F57).
+// of advantages and losses (F53-F57).
 #include "torch/torch.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -230,23 +230,6 @@ void check_reinforce_plus_plus(const GoldenCase& c) {
 
 namespace {
 
-void check_turn_token_rewards(const GoldenCase& c) {
-  const Tensor rows = c.input("action_mask");
-  const Tensor mask = flat(rows);
-  const Tensor kl = select(approximate_kl(select(flat(c.input("old_log_probs")), mask),
-                                          select(flat(c.input("ref_log_probs")), mask),
-                                          choice(c, "kl_estimator", config::KlEstimator::k1)),
-                           mask);
-  const double coefficient = *c.number("kl_coef");
-  if (c.has_input("episode_rewards")) {
-    expect_matches(c, "token_rewards",
-                   token_rewards(floats(c.input("episode_rewards")), kl, mask, segments_of(rows),
-                                 coefficient, std::nullopt));
-    return;
-  }
-  ADD_FAILURE() << c.name << ": rewards of turns need episodes";
-}
-
 void check_turn_gae(const GoldenCase& c) {
   const Tensor rows = c.input("action_mask");
   auto got = generalized_advantages(flat(c.input("values")), flat(c.input("token_rewards")),
@@ -321,6 +304,7 @@ void check_single_turn(const GoldenCase& c) {
 
 void check_turns(const GoldenCase& c) {
   const std::string kind = c.name.substr(6, c.name.find('.', 6) - 6);
+  if (kind == "batch") return check_batch_of_episodes(c);
   if (kind == "token_rewards") return check_turn_token_rewards(c);
   if (kind == "gae" || kind == "gae_whitened") return check_turn_gae(c);
   if (kind == "returns") return check_turn_returns(c);

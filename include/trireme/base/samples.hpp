@@ -5,17 +5,43 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace trireme {
 
-// unfinished: a generator has written it up to here and goes on with it; in checkpoints only.
-enum class FinishReason : uint8_t { stop = 0, length = 1, stop_string = 2, unfinished = 3 };
+// unfinished: a generator has written it up to here and continues it; in checkpoints only. broken:
+// an episode whose environment failed; the sequence has what was written before.
+enum class FinishReason : uint8_t {
+  stop = 0,
+  length = 1,
+  stop_string = 2,
+  unfinished = 3,
+  broken = 4
+};
 std::string_view to_string(FinishReason reason);
+// Whether it ended by something else than the policy: a limit, a failed environment.
+constexpr bool cut_short(FinishReason reason) {
+  return reason == FinishReason::length || reason == FinishReason::broken;
+}
+
+// A turn of an episode that the policy has ended. Its tokens are the actions between the end of the
+// turn before and its own.
+struct Turn {
+  int32_t end = 0;   // tokens of the sequence up to its last one, before the sequence was cut
+  float reward = 0;  // by the environment; 0 until it has answered
+  FinishReason finish_reason = FinishReason::stop;
+  bool operator==(const Turn&) const = default;
+  static constexpr auto fields = std::tuple{&Turn::end, &Turn::reward, &Turn::finish_reason};
+};
+
+// What an environment gave for an episode. The sum as a reward has it, rounded once.
+float reward_of(const std::vector<Turn>& turns);
 
 // One sequence as it is generated or read. Action ranges are half-open and ascending; tokens
 // between them are observations.
@@ -30,6 +56,8 @@ struct SequenceRecord {
       {};  // of the weights, one per token, read inside the action ranges; empty: -1
   std::vector<float> sample_log_probs =
       {};  // as log_probs, of what top-p and top-k left; empty: they were off
+  // Of an episode, those that have ended; none: not an episode.
+  std::optional<std::vector<Turn>> turns = {};
 };
 
 // A column is a member here and a row of the table in samples.cpp, by which it is copied, checked
@@ -50,6 +78,10 @@ struct Samples {
   // Per token [T], or empty where top-p and top-k were off: log-prob under the distribution that
   // they left, from which the token was drawn
   std::vector<float> sample_log_probs;
+  // Per sequence [B], or empty where no environment answers: the turns of its episode.
+  std::vector<std::vector<Turn>> turns;
+  // Numbers that the environment reports of an episode, by name [B]: NaN where it reported none.
+  std::map<std::string, std::vector<float>> episode_metrics;
   // Per sequence, later columns [B] or empty
   std::vector<float> reward;
   std::vector<std::vector<float>> reward_parts;  // [parts][B]
@@ -79,7 +111,7 @@ struct Samples {
   // counts as stopped by its length. (OpenRLHF: SamplesGenerator._process_response_into_experience)
   void add(const SequenceRecord& sequence, int64_t max_len = INT64_MAX);
   // Appends sequence `i` of `other`; both must have the same later columns filled (an empty target
-  // takes any), but for reward_metrics, whose names may differ.
+  // takes any), but for turns, and for metrics, whose names may differ.
   void append(const Samples& other, int64_t i);
   // The sequences named, in that order.
   Samples select(std::span<const int64_t> rows) const;

@@ -74,6 +74,7 @@ struct PipelineOptions {
   bool kl_in_loss = false;  // then the token rewards have no KL part
   GaeOptions gae;
   bool no_std_norm = false;
+  bool turn_rewards = true;  // at the ends of their turns; false: all at the end of the episode
   std::vector<double> source_weights = {};  // of reward sources
   config::DistillOptions distill = {};      // coef 0: the reference is no teacher
 

@@ -23,8 +23,9 @@ struct LengthPenalty {
 // Facts about all samples of a rollout, [N] each.
 struct RewardTable {
   std::vector<float> reward;                   // raw
-  std::vector<int64_t> response_length;        // tokens, last - first action + 1
-  std::vector<uint8_t> truncated;              // 1: stopped by the length limit
+  std::vector<int64_t> response_length;        // tokens, last - first action + 1; of an episode
+                                               // the actions of its longest turn
+  std::vector<uint8_t> truncated;              // 1: stopped by a limit, or an episode that broke
   std::vector<std::vector<float>> parts = {};  // [sources][N], for estimators by source
 };
 

@@ -78,7 +78,50 @@ TEST(Samples, BytesWithoutMetricsAreThoseOfEarlierVersions) {
   EXPECT_THROW(Samples::from_bytes(bytes + std::string(8, '\0')), UserError) << "two forms of one";
 }
 
+// Episodes beside sequences of a run that had no environment yet.
+TEST(Samples, TurnsAndTheirMetricsStayWithTheirSequence) {
+  SequenceRecord record{
+      .id = 7, .ids = {1, 2, 3, 4, 5, 6, 7}, .action_ranges = {{2, 4}, {5, 6}, {6, 7}}};
+  const std::vector<Turn> two{{4, 0.5f}, {6, -1, FinishReason::stop_string}};
+  record.turns = two;  // the third turn has not ended
+  Samples samples;
+  samples.add(record, 5);
+  samples.episode_metrics["calls"] = {2};
+  record.turns = std::vector<Turn>{};
+  samples.add(record);
+  samples.check();
+  EXPECT_EQ(samples.turns, (std::vector<std::vector<Turn>>{two, {}}));
+  EXPECT_EQ(samples.action_mask, (std::vector<uint8_t>{0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 1}));
+  const std::string bytes = samples.to_bytes();
+  EXPECT_EQ(bytes.substr(0, 8), "TSAMPL04");
+  EXPECT_EQ(Samples::from_bytes(bytes).to_bytes(), bytes);
+  Samples all = some(2);
+  all.reward.clear();
+  all.reward_parts.clear();
+  all.reward_metrics.clear();
+  all.sample_log_probs.clear();
+  const Samples before = all;
+  all.append(samples);
+  all.append(before, 1);
+  all.check();
+  all = Samples::from_bytes(all.unscored().to_bytes()).select(std::vector<int64_t>{4, 2, 0, 3});
+  EXPECT_EQ(all.turns, (std::vector<std::vector<Turn>>{{}, two, {}, {}}));
+  const auto& calls = all.episode_metrics.at("calls");
+  EXPECT_EQ(calls[1], 2);
+  EXPECT_TRUE(std::isnan(calls[0]) && std::isnan(calls[2]) && std::isnan(calls[3]));
+  EXPECT_FALSE(before.to_bytes().starts_with("TSAMPL04"));
+  all.turns.pop_back();
+  EXPECT_THROW(all.check(), InternalError);
+  samples.turns.front() = {{6, 1.f}, {4, 1.f}};
+  EXPECT_THROW(Samples::from_bytes(samples.to_bytes()), UserError) << "turns backwards";
+}
+
 TEST(Samples, MalformedBytesAreRefused) {
+  Samples episodes = some(2);
+  episodes.turns = {{{1, 2.f}}, {{1, 0.f}, {2, 1.f}}};
+  const std::string of_episodes = episodes.to_bytes();
+  for (size_t cut = 0; cut < of_episodes.size(); cut += 3)
+    EXPECT_THROW(Samples::from_bytes(of_episodes.substr(0, cut)), UserError);
   const auto bytes = some(4).to_bytes();
   for (size_t cut = 0; cut < bytes.size(); cut += 3)
     EXPECT_THROW(Samples::from_bytes(bytes.substr(0, cut)), UserError);

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
+#include <random>
+#include <vector>
 
 #include "support/policy_statistics.hpp"
 #include "trireme/base/error.hpp"
@@ -302,6 +305,44 @@ TEST(Sequences, AreCutInsideAndBeforeTheirActions) {
 
 // OpenRLHF: is_clipped = total_length >= max_len, while `truncated` is what the generator says: an
 // end token may be the last that fits.
+// Turns of a sequence of `actions` (1: an action), whose reward is `reward` in all.
+std::vector<float> of_turns(const std::vector<uint8_t>& actions, const std::vector<Turn>& turns,
+                            float reward, std::optional<config::Range> clip = std::nullopt) {
+  const Tensor mask = at::tensor(std::vector<int64_t>(actions.begin(), actions.end()));
+  const Tensor out = token_rewards({reward}, at::full({mask.numel()}, 0.25f), mask,
+                                   Segments({0, mask.numel()}), 0.1, clip, std::vector{turns});
+  return {out.const_data_ptr<float>(), out.const_data_ptr<float>() + out.numel()};
+}
+
+TEST(Turns, RewardsGoToTheLastActionOfTheirTurn) {
+  const float kl = -0.1f * 0.25f;
+  const auto expect = [&](const std::vector<float>& got, const std::vector<float>& added) {
+    ASSERT_EQ(got.size(), added.size());
+    for (size_t t = 0; t < got.size(); ++t) EXPECT_FLOAT_EQ(got[t], kl + added[t]) << t;
+  };
+  const std::vector<uint8_t> two{0, 1, 1, 0, 1, 0};
+  expect(of_turns(two, {{3, 1}, {5, 2}}, 3), {0, 0, 1, 0, 2, 0});
+  expect(of_turns(two, {{3, 1}, {5, 2}}, 3.5f), {0, 0, 1, 0, 2.5f, 0});  // a rule adds 0.5
+  expect(of_turns(two, {{3, 1}, {5, 2}}, 3, config::Range{-1, 1}), {0, 0, 1, 0, 0, 0});
+  expect(of_turns(two, {{3, 1}, {5, 2}, {9, 4}}, 7), {0, 0, 1, 0, 6, 0});  // cut off
+  expect(of_turns(two, {}, 3), {0, 0, 0, 0, 3, 0});
+  // The first turn is masked, all turns are.
+  expect(of_turns({0, 0, 0, 0, 1, 0}, {{3, 1}, {5, 2}}, 3), {0, 0, 0, 0, 3, 0});
+  expect(of_turns({0, 0, 0, 0, 0, 0}, {{3, 1}, {5, 2}}, 3), {0, 0, 0, 0, 0, 3});
+}
+
+TEST(Turns, OneGivesTheBitsOfAnAnswerWithoutTurns) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 2000; ++i) {
+    const std::vector<uint8_t> actions{0, 1, static_cast<uint8_t>(i % 2),
+                                       static_cast<uint8_t>(i % 3 > 0)};
+    const float reward = std::ldexp(normal(random), i % 9 - 4), sources = normal(random);
+    const float all = i % 5 == 0 ? reward : static_cast<float>(double{reward} + double{sources});
+    EXPECT_EQ(of_turns(actions, {{4, reward}}, all), of_turns(actions, {}, all));
+  }
+}
+
 TEST(Sequences, ThatEndExactlyAtTheLimitAreClippedButNotTruncated) {
   Samples samples;
   const auto add = [&](int64_t tokens, FinishReason reason) {
