@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <unordered_set>
 
+#include "engine_checks.hpp"
 #include "fused_backend.hpp"
 #include "scheduler.hpp"
 #include "torch_backend.hpp"
@@ -16,19 +16,6 @@
 
 namespace trireme::generate {
 namespace {
-
-void check_options(const EngineOptions& o) {
-  const int64_t pages[] = {16, 32, 64, 128, 256};
-  VALIDATE(std::ranges::find(pages, o.page_size) != std::end(pages), ExitCode::configuration,
-           "the KV page size is ", o.page_size, " tokens: choose 16, 32, 64, 128 or 256");
-  VALIDATE(
-      o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
-      "generation needs at least one sequence per batch and one token per prefill chunk "
-      "(max_batch ",
-      o.max_batch, ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
-  VALIDATE(o.speculation_tokens >= 0, ExitCode::configuration, "speculation_tokens ",
-           o.speculation_tokens, " is negative: 0 switches guesses off");
-}
 
 BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& weights) {
   const bool fused = options.backend == BackendKind::fused ||
@@ -110,8 +97,9 @@ struct Engine::Impl {
 
   void check(const Request& request) const;
   int64_t longest(const Request& request) const {
-    return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens,
-                    spec.shape.longest());
+    const int64_t one_turn =
+        static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens;
+    return std::min(request.longest > 0 ? request.longest : one_turn, spec.shape.longest());
   }
   StepBatch make_batch(const StepPlan& plan) const;
   std::vector<DrawRequest> draws(const StepPlan& plan, std::vector<Sequence*>& owners) const;
@@ -136,36 +124,7 @@ struct Engine::Impl {
 };
 
 void Engine::Impl::check(const Request& request) const {
-  const SamplingParams& p = request.sampling;
-  const auto length = static_cast<int64_t>(request.prompt.size());
-  VALIDATE(length >= 1, ExitCode::bad_data, "request ", request.id,
-           " has an empty prompt: give it at least one token (e.g. begin-of-text)");
-  VALIDATE(length < spec.shape.longest(), ExitCode::bad_data, "request ", request.id,
-           " has a prompt of ", length, " tokens, the model has ", spec.shape.longest(),
-           " positions: shorten the prompt");
-  for (const int32_t token : request.prompt) {
-    VALIDATE(token >= 0 && token < spec.shape.vocab, ExitCode::bad_data, "request ", request.id,
-             " contains token id ", token, ", outside the vocabulary of ", spec.shape.vocab,
-             ": the tokenizer does not belong to this model");
-  }
-  VALIDATE(p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 &&
-               p.top_k >= 0 && p.min_p >= 0 && p.min_p <= 1 && p.repetition_penalty > 0,
-           ExitCode::configuration, "request ", request.id, " asks for temperature ", p.temperature,
-           ", top_p ", p.top_p, ", top_k ", p.top_k, ", min_p ", p.min_p, ", repetition_penalty ",
-           p.repetition_penalty, ", max_new_tokens ", p.max_new_tokens,
-           ": temperature and top_k must be at least 0, top_p in (0, 1], min_p in [0, 1], "
-           "repetition_penalty above 0, max_new_tokens at least 1");
-  VALIDATE(p.min_new_tokens <= 0 ||
-               static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) <
-                   spec.shape.vocab,
-           ExitCode::configuration, "request ", request.id, " forbids every token (all ",
-           spec.shape.vocab, " are stop tokens, and min_new_tokens is ", p.min_new_tokens,
-           "): name fewer stop tokens");
-  for (const TokenBias& bias : p.logit_bias) {
-    VALIDATE(bias.id >= 0 && bias.id < spec.shape.vocab, ExitCode::configuration, "request ",
-             request.id, " biases token ", bias.id, ", outside the vocabulary of ",
-             spec.shape.vocab, ": correct or remove it");
-  }
+  check_request(request, spec.shape);
   const int64_t needed = base::ceil_div(longest(request) - 1, options.page_size);
   VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ",
            longest(request), " tokens = ", needed, " KV pages of ", options.page_size,
@@ -202,7 +161,7 @@ std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan,
                        std::span<const int32_t> guessed) {
     const int64_t guesses = std::ssize(guessed);
     const SamplingParams& p = s.request.sampling;
-    const bool may_end = std::ssize(s.result.output_ids) + guesses >= p.min_new_tokens;
+    const bool may_end = s.turn_tokens() + guesses >= p.min_new_tokens;
     out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length() + guesses),
                    may_end ? std::span<const int32_t>{} : p.stop_ids});
     if (p.repetition_penalty != 1) out.back().seen = distinct_ids(s.tokens, guessed);
@@ -287,6 +246,14 @@ bool Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& ou
   ++scheduler.counters().generated_tokens;
   out.tokens.push_back({result.id, drawn.id, drawn.log_prob});
   if (!finished(sequence, drawn.id)) return true;
+  if (sequence.request.longest > 0 && result.finish_reason != FinishReason::length) {
+    out.paused.push_back(
+        {result.id,
+         {result.output_ids.end() - sequence.turn_tokens(), result.output_ids.end()},
+         result.finish_reason});
+    scheduler.pause(&sequence);
+    return false;
+  }
   ids.erase(result.id);
   out.finished.push_back(scheduler.retire(&sequence));
   return false;
@@ -297,11 +264,11 @@ bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
   const bool stopped =
       std::ranges::find(request.sampling.stop_ids, token) != request.sampling.stop_ids.end();
   // The predicate sees every token, the stop token too: a decoder behind it must not miss one.
-  const auto tokens = static_cast<int64_t>(sequence.result.output_ids.size());
+  const int64_t tokens = sequence.turn_tokens();
   const bool stop_string =
       request.stop && request.stop(token) && tokens > request.sampling.min_new_tokens;
   const bool full =
-      tokens >= request.sampling.max_new_tokens || sequence.length() >= spec.shape.longest();
+      tokens >= request.sampling.max_new_tokens || sequence.length() >= longest(request);
   sequence.result.finish_reason = stopped       ? FinishReason::stop
                                   : stop_string ? FinishReason::stop_string
                                                 : FinishReason::length;
@@ -322,7 +289,8 @@ Engine::~Engine() = default;
 void Engine::submit(Request request) {
   impl_->check(request);
   if (request.stop) {
-    for (const int32_t token : request.begun.output_ids)
+    for (const int32_t token :
+         std::span(request.begun.output_ids).subspan(static_cast<size_t>(request.turn_begin)))
       request.stop(token);  // its decoder must not miss one
   }
   const int64_t longest = impl_->longest(request);
@@ -332,6 +300,18 @@ void Engine::submit(Request request) {
 }
 
 StepOutput Engine::step() { return impl_->step(); }
+
+void Engine::resume(uint64_t request, std::span<const int32_t> tokens,
+                    std::function<bool(int32_t)> stop) {
+  check_tokens(request, tokens, impl_->spec.shape);
+  impl_->scheduler.resume(request, tokens, std::move(stop));
+}
+
+Result Engine::finish(uint64_t request) {
+  impl_->ids.erase(request);
+  return impl_->scheduler.finish(request);
+}
+
 bool Engine::idle() const { return impl_->scheduler.idle(); }
 int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
 std::vector<Result> Engine::standing() const { return impl_->scheduler.standing(); }
@@ -353,7 +333,10 @@ void Engine::arrange(std::span<const uint64_t> order) { impl_->scheduler.arrange
 void Engine::begin_anew() { impl_->scheduler.preempt_all(); }
 
 void Engine::run(std::vector<Request> requests, const std::function<void(Result)>& on_finish) {
-  for (Request& request : requests) submit(std::move(request));
+  for (Request& request : requests) {
+    EXPECT(request.longest == 0);
+    submit(std::move(request));
+  }
   while (!idle()) {
     StepOutput out = step();
     for (Result& result : out.finished) on_finish(std::move(result));

@@ -309,7 +309,10 @@ void Scheduler::preempt(size_t index) {
 }
 
 // To the head of the queue, without its pages.
-void Scheduler::put_back(size_t index) {
+void Scheduler::put_back(size_t index) { waiting_.push_front(take_out(index)); }
+
+// Of the running ones, without its pages.
+Scheduler::SequencePtr Scheduler::take_out(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   release_pages(sequence->pages);
@@ -319,7 +322,13 @@ void Scheduler::put_back(size_t index) {
   sequence->prompt_logits.reset();
   if (sequence->group && sequence->group->leader == sequence.get())
     sequence->group->leader = nullptr;
-  waiting_.push_front(std::move(sequence));
+  return sequence;
+}
+
+size_t Scheduler::running_index(const Sequence* sequence) const {
+  const auto at = std::ranges::find(running_, sequence, &SequencePtr::get);
+  ASSERT(at != running_.end());
+  return static_cast<size_t>(at - running_.begin());
 }
 
 void Scheduler::computed(const StepPlan& plan,
@@ -381,16 +390,10 @@ void Scheduler::settle(Sequence& s, int64_t proposed, int64_t accepted) {
 }
 
 Result Scheduler::retire(Sequence* sequence) {
-  const auto at = std::find_if(running_.begin(), running_.end(),
-                               [&](const SequencePtr& s) { return s.get() == sequence; });
-  ASSERT(at != running_.end());
-  Result result = std::move(sequence->result);
-  release_pages(sequence->pages);
-  running_.erase(at);
-  counters_.pages_used = pool_.used();
-  counters_.running = static_cast<int64_t>(running_.size());
+  const SequencePtr left = take_out(running_index(sequence));
+  count_running();
   ++counters_.finished;
-  return result;
+  return std::move(left->result);
 }
 
 }  // namespace trireme::generate

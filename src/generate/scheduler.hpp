@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,6 +56,12 @@ class Scheduler {
   void settle(Sequence& sequence, int64_t proposed, int64_t accepted);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
+  // A running sequence gives its pages and its slot up until resume() or finish(). What the index
+  // has of it stays there until others need the pages.
+  void pause(Sequence* sequence);
+  // It continues after `tokens`, before sequences that have not begun.
+  void resume(uint64_t id, std::span<const int32_t> tokens, std::function<bool(int32_t)> stop);
+  Result finish(uint64_t id);
   // A sequence leaves before it is finished; how many tokens of it were written.
   int64_t cancel(uint64_t id);
   // All running sequences go back to the queue, shared pages and the index are dropped: other
@@ -71,7 +78,9 @@ class Scheduler {
   std::vector<uint64_t> queue() const;
   std::vector<uint64_t> longer(int64_t tokens) const;
   void arrange(std::span<const uint64_t> order);
-  int64_t unfinished() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
+  int64_t unfinished() const {
+    return static_cast<int64_t>(waiting_.size() + running_.size() + paused_.size());
+  }
   const PagePool& pool() const { return pool_; }
   EngineCounters& counters() { return counters_; }
   const EngineCounters& counters() const { return counters_; }
@@ -88,6 +97,7 @@ class Scheduler {
   std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
   void plan_rows(StepPlan& plan);
   void count_room();
+  void count_running();
   void propose(StepPlan& plan);
   int64_t rows_with_pages(Sequence& sequence, int64_t rows);
   bool give_pages(Sequence& sequence, int64_t rows, size_t index);
@@ -95,7 +105,10 @@ class Scheduler {
   bool drop_one_group();
   void preempt(size_t index);
   void forget_shared();
+  SequencePtr take_out(size_t index);
+  SequencePtr take_paused(uint64_t id);
   void put_back(size_t index);
+  size_t running_index(const Sequence* sequence) const;
   void put_back_other_rotations();
   void release_unseen(Sequence& sequence);
   void begin_group(Sequence& sequence);
@@ -112,7 +125,8 @@ class Scheduler {
   std::function<void(int32_t, int32_t)> copy_page_;
   CacheRules rules_;
   std::deque<SequencePtr> waiting_;
-  std::vector<SequencePtr> running_;  // in order of admission
+  std::vector<SequencePtr> running_;        // in order of admission
+  std::map<uint64_t, SequencePtr> paused_;  // by id; they hold no pages
   std::unordered_map<uint64_t, std::vector<std::shared_ptr<PromptGroup>>>
       groups_;                                              // by hash of the prompt
   std::vector<std::shared_ptr<PromptGroup>> ready_groups_;  // that hold pages, oldest first

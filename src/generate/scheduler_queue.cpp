@@ -32,6 +32,7 @@ std::vector<Result> Scheduler::standing() const {
   std::vector<Result> out;
   for (const auto& sequence : running_) out.push_back(sequence->result);
   for (const auto& sequence : waiting_) out.push_back(sequence->result);
+  for (const auto& [id, sequence] : paused_) out.push_back(sequence->result);
   std::ranges::sort(out, {}, &Result::id);
   return out;
 }
@@ -40,6 +41,7 @@ std::vector<uint64_t> Scheduler::queue() const {
   std::vector<uint64_t> ids;
   for (const auto& sequence : running_) ids.push_back(sequence->result.id);
   for (const auto& sequence : waiting_) ids.push_back(sequence->result.id);
+  for (const auto& [id, sequence] : paused_) ids.push_back(id);
   return ids;
 }
 
@@ -50,6 +52,7 @@ std::vector<uint64_t> Scheduler::longer(int64_t tokens) const {
   };
   std::ranges::for_each(running_, add);
   std::ranges::for_each(waiting_, add);
+  for (const auto& [id, sequence] : paused_) add(sequence);
   return ids;
 }
 
@@ -63,7 +66,41 @@ void Scheduler::arrange(std::span<const uint64_t> order) {
   std::ranges::stable_sort(waiting_, {}, place);
 }
 
+void Scheduler::pause(Sequence* sequence) {
+  SequencePtr one = take_out(running_index(sequence));
+  paused_.emplace(one->result.id, std::move(one));
+  count_running();
+}
+
+Scheduler::SequencePtr Scheduler::take_paused(uint64_t id) {
+  auto one = paused_.extract(id);
+  ASSERT(!one.empty());
+  return std::move(one.mapped());
+}
+
+void Scheduler::resume(uint64_t id, std::span<const int32_t> tokens,
+                       std::function<bool(int32_t)> stop) {
+  SequencePtr one = take_paused(id);
+  one->tokens.insert(one->tokens.end(), tokens.begin(), tokens.end());
+  ASSERT(!tokens.empty() && one->length() < one->longest);
+  Result& result = one->result;
+  result.output_ids.insert(result.output_ids.end(), tokens.begin(), tokens.end());
+  const size_t length = result.output_ids.size();
+  result.log_probs.resize(length, 0.f);
+  if (!result.sample_log_probs.empty()) result.sample_log_probs.resize(length, 0.f);
+  result.versions.resize(length, -1);
+  one->request.turn_begin = static_cast<int64_t>(length);
+  one->request.stop = std::move(stop);
+  waiting_.push_front(std::move(one));
+}
+
+Result Scheduler::finish(uint64_t id) {
+  ++counters_.finished;
+  return std::move(take_paused(id)->result);
+}
+
 int64_t Scheduler::cancel(uint64_t id) {
+  if (paused_.contains(id)) return std::ssize(take_paused(id)->result.output_ids);
   const auto is_it = [id](const SequencePtr& sequence) { return sequence->result.id == id; };
   const auto running = std::ranges::find_if(running_, is_it);
   if (running != running_.end()) put_back(static_cast<size_t>(running - running_.begin()));
@@ -72,9 +109,13 @@ int64_t Scheduler::cancel(uint64_t id) {
   if ((*at)->group) leave_group(**at);
   const int64_t tokens = std::ssize((*at)->result.output_ids);
   waiting_.erase(at);
+  count_running();
+  return tokens;
+}
+
+void Scheduler::count_running() {
   counters_.pages_used = pool_.used();
   counters_.running = static_cast<int64_t>(running_.size());
-  return tokens;
 }
 
 void Scheduler::preempt_all() {

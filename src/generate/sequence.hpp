@@ -32,6 +32,10 @@ struct Sequence {
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }
+  // Of the turn that is being written.
+  int64_t turn_tokens() const {
+    return static_cast<int64_t>(result.output_ids.size()) - request.turn_begin;
+  }
   // Tokens to compute before the next one can be drawn: one when decoding.
   int64_t pending() const { return length() - computed; }
   bool decoding() const { return pending() == 1 && computed >= prompt_length(); }

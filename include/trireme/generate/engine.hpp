@@ -106,6 +106,7 @@ struct EngineCounters {
 struct StepOutput {
   std::vector<Token> tokens;
   std::vector<Result> finished;
+  std::vector<WrittenTurn> paused;
 };
 
 // The backend that the deck's generate.backend means here.
@@ -130,11 +131,20 @@ class Engine {
   // One forward pass over the running sequences: a token of each, and those behind it that were
   // guessed. Collective over the replica.
   StepOutput step();
-  bool idle() const;  // nothing waits, nothing runs
+  bool idle() const;  // nothing waits, nothing runs; sequences may be paused
   int64_t unfinished() const;
+  // A paused sequence continues with a turn after `tokens`, an observation of at least one token
+  // that leaves room for another; `stop` as in Request, of that turn. Its pages are found again by
+  // their content, as far as no other sequence needed them meanwhile and prefix_sharing is on;
+  // the rest is computed again. It waits before requests that have not begun. All ranks of the
+  // replica alike.
+  void resume(uint64_t request, std::span<const int32_t> tokens,
+              std::function<bool(int32_t token)> stop = {});
+  // A paused sequence is finished. All ranks of the replica alike.
+  Result finish(uint64_t request);
   // Tokens written so far of each unfinished request, in id order; nothing of some.
   std::vector<Result> standing() const;
-  // Ids of the unfinished requests, in the order in which they get slots.
+  // Ids of the unfinished requests, in the order in which they get slots, paused ones at the end.
   std::vector<uint64_t> queue() const;
   // Ids of the unfinished requests of which at least so many tokens are written.
   std::vector<uint64_t> longer(int64_t tokens) const;
@@ -148,7 +158,8 @@ class Engine {
   // requests and their order alone. Keys and values of running sequences are computed again. Local.
   void begin_anew();
 
-  // Submits all and steps until all are finished; `on_finish` is called in order of completion.
+  // Submits all, of one turn each, and steps until all are finished; `on_finish` is called in order
+  // of completion.
   // Collective.
   void run(std::vector<Request> requests, const std::function<void(Result)>& on_finish);
 

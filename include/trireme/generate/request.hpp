@@ -30,7 +30,9 @@ struct SamplingParams {
 
 struct Result {
   uint64_t id = 0;
-  std::vector<int32_t> output_ids;  // generated tokens, the stop token included
+  // Generated tokens, stop tokens included. Observations between turns are among them: their
+  // log-probs are 0, their versions -1.
+  std::vector<int32_t> output_ids;
   // Of each under the full softmax at the temperature, what a trainer computes, also where
   // min_new_tokens kept ids from being drawn or logit_bias made others likelier.
   std::vector<float> log_probs;
@@ -48,8 +50,20 @@ struct Request {
   // when there are more than min_new_tokens. A stop string's streaming decoder lives behind it. All
   // tensor-parallel ranks must give the same answers.
   std::function<bool(int32_t token)> stop;
-  // Tokens that an engine wrote before (Engine::standing); generation goes on behind them.
+  // Tokens that an engine wrote before (Engine::standing); generation continues after them.
   Result begun;
+  // A sequence in turns: above 0, the tokens that it can have in all. Where the policy ends a turn
+  // (sampling.stop_ids, `stop`), the sequence is paused until Engine::resume() or finish(); a limit
+  // finishes it. max_new_tokens, min_new_tokens and `stop` are then about a turn. 0: one turn.
+  int64_t longest = 0;
+  int64_t turn_begin = 0;  // of `begun`: the tokens before the turn that is being written
+};
+
+// A turn that the policy has ended; its sequence is paused.
+struct WrittenTurn {
+  uint64_t request = 0;
+  std::vector<int32_t> ids;  // of the turn, its stop token included
+  FinishReason finish_reason = FinishReason::stop;
 };
 
 // A token as it comes out, for streaming.

@@ -222,7 +222,9 @@ TEST(Samples, ColumnsThatDoNotFitAreRefused) {
       {"cu_seqlens", [](Samples& s) { std::swap(s.cu_seqlens[2], s.cu_seqlens[3]); }},
       {"prompt_len 7 of sequence 3", [](Samples& s) { s.prompt_len[3] = 7; }},
       {"prompt_len -1 of sequence 0", [](Samples& s) { s.prompt_len[0] = -1; }},
-      {"finish reason 4", [](Samples& s) { s.finish_reason[1] = static_cast<FinishReason>(4); }}};
+      {"finish reason 5", [](Samples& s) { s.finish_reason[1] = static_cast<FinishReason>(5); }},
+      {"column turns", [](Samples& s) { s.turns.resize(2); }},
+      {"column episode_metrics", [](Samples& s) { s.episode_metrics["calls"] = {1}; }}};
   for (const auto& [word, damage] : damages) {
     auto samples = some(5);
     damage(samples);
