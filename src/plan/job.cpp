@@ -5,7 +5,7 @@
 
 #include "plan/generation_bytes.hpp"
 #include "plan/groups.hpp"
-#include "plan/product_code.hpp"
+#include "plan/product_bytes.hpp"
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
@@ -48,7 +48,7 @@ constexpr int64_t allocator_share = 50;  // of the tensors one part in so many f
 // heap keeps one part in so many of what is allocated between tensors, and gives back what is more
 // (base/heap.hpp).
 constexpr int64_t host_process = 176 * mib;
-constexpr int64_t host_scratch = 22 * mib, host_scratch_of_thread = 4 * mib;
+constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
 constexpr int64_t heap_share = 50;
 // kernels/row_losses.cpp: of a chunk of logits in fp32, and tensors of that size at a time.
 constexpr int64_t distill_chunk_bytes(Place place) {
@@ -109,9 +109,11 @@ class RankLedger {
             Accuracy::estimate);
       add("process", "buffers of the libraries",
           host_scratch + job_.threads * host_scratch_of_thread, every_phase, Accuracy::estimate);
-      if (const int64_t code = product_code_bytes(job_); code > 0)
-        add("process", "code of bf16 products by their shapes", code, every_phase,
-            Accuracy::estimate);
+      for (const auto& [what, bytes] :
+           {std::pair{"code of bf16 products by their shapes", product_code_bytes(job_)},
+            {"blocks of bf16 products in fp32", widened_block_bytes(job_)}}) {
+        if (bytes > 0) add("process", what, bytes, every_phase, Accuracy::estimate);
+      }
       const int64_t sequences = job_.command == config::Command::ppo
                                     ? options().sequences_per_iteration()
                                     : options().train.batch_size;

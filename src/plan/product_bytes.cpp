@@ -1,4 +1,4 @@
-#include "plan/product_code.hpp"
+#include "plan/product_bytes.hpp"
 
 #include <algorithm>
 #include <set>
@@ -82,7 +82,43 @@ Passes passes_of_run(const Job& job) {
   return {iterations_that_count(job) * of_step, of_rows(job.length.evaluated)};
 }
 
+// Of a thread: each buffer grows to the largest block.
+struct Buffers {
+  int64_t left = 0, right = 0, result = 0;
+
+  // [rows, inner] times [inner, columns], the rows dealt out to threads.
+  void take(int64_t rows, int64_t inner, int64_t columns, bool rounds) {
+    constexpr int64_t operand_bytes = int64_t{8} << 20, most_columns = 1024;
+    const int64_t lines = std::max<int64_t>(operand_bytes / (4 * inner), 1);
+    rows = std::min(rows, lines);
+    columns = std::min({columns, lines, most_columns});
+    left = std::max(left, 4 * rows * inner);
+    right = std::max(right, 4 * inner * columns);
+    if (rounds) result = std::max(result, 4 * rows * columns);
+  }
+};
+
 }  // namespace
+
+int64_t widened_block_bytes(const Job& job) {
+  if (job.compute != config::DType::bf16 || job.native_bf16) return 0;
+  const bool ppo = job.command == config::Command::ppo;
+  const int64_t trained = training_tokens(job),
+                all = std::max(trained,
+                               ppo ? scoring_tokens(job, static_cast<int>(job.roles.trainer.size()))
+                                   : trained);
+  Shapes shapes;
+  add_shapes(job.models.actor, shapes);
+  if (job.models.critic) add_shapes(*job.models.critic, shapes);
+  const auto share = [&](int64_t rows) { return base::ceil_div<int64_t>(rows, job.threads); };
+  Buffers buffers;
+  for (const auto& shape : shapes) {
+    buffers.take(share(all), shape[1], shape[0], true);
+    buffers.take(share(trained), shape[0], shape[1], true);
+    buffers.take(share(shape[0]), trained, shape[1], false);
+  }
+  return job.threads * (buffers.left + buffers.right + buffers.result);
+}
 
 int64_t product_code_bytes(const Job& job) {
   if (job.compute != config::DType::bf16 || !job.native_bf16) return 0;

@@ -1,4 +1,5 @@
-// Code of bf16 products that the libraries keep for each shape (base::bound_product_caches).
+// What products in bf16 keep on CPUs: code that the libraries make for each shape
+// (base::bound_product_caches), or operands in fp32 where the CPU has no such products.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +12,9 @@ namespace trireme::plan {
 // each pass has another number of tokens and adds its products. 0 where no product of a pass goes
 // through them.
 int64_t product_code_bytes(const Job& job);
+
+// The threads' buffers for blocks of operands and results in fp32 (kernels/products.cpp). 0 where
+// the CPU multiplies bf16 natively.
+int64_t widened_block_bytes(const Job& job);
 
 }  // namespace trireme::plan

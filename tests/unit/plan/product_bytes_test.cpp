@@ -1,4 +1,4 @@
-// Code that the libraries keep for products of bf16, by the length of a run.
+// What products of bf16 keep: code by the length of a run, or blocks in fp32.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,17 +20,21 @@ SmallJob job_of(const std::vector<std::string>& overrides) {
       .with(overrides);
 }
 
+int64_t bytes_of(const plan::Job& job, const std::string& what) {
+  const plan::Ledger ledger = plan::memory_of_rank(job, 0);
+  int64_t bytes = 0;
+  for (const auto& entry : ledger.entries()) {
+    if (entry.what == what) bytes += entry.bytes;
+  }
+  return bytes;
+}
+
 int64_t code_of(SmallJob small, config::Command command, int64_t evaluated = 0) {
   if (command != config::Command::ppo) small.models.critic.reset();
   plan::Job job = small.job();
   job.command = command;
   job.length = {small.options.run.iterations, evaluated};
-  const plan::Ledger ledger = plan::memory_of_rank(job, 0);
-  int64_t bytes = 0;
-  for (const auto& entry : ledger.entries()) {
-    if (entry.what == "code of bf16 products by their shapes") bytes += entry.bytes;
-  }
-  return bytes;
+  return bytes_of(job, "code of bf16 products by their shapes");
 }
 
 int64_t sft_code(const std::vector<std::string>& overrides) {
@@ -39,7 +43,7 @@ int64_t sft_code(const std::vector<std::string>& overrides) {
 
 // Matrices have five shapes: q and o, k and v, gate and up, down, the head. A pass has three
 // products of each, of 64 that are kept.
-TEST(ProductCode, GrowsWithTheRunUntilTheCachesAreFull) {
+TEST(ProductBytes, GrowsWithTheRunUntilTheCachesAreFull) {
   EXPECT_EQ(sft_code({"run.iterations=1"}), full_caches * 15 / 64);
   EXPECT_EQ(sft_code({"run.iterations=3"}), full_caches * 45 / 64);
   EXPECT_EQ(sft_code({"run.iterations=4"}), full_caches * 60 / 64);
@@ -47,18 +51,18 @@ TEST(ProductCode, GrowsWithTheRunUntilTheCachesAreFull) {
   EXPECT_EQ(sft_code({"run.iterations=9000000000000"}), full_caches);
 }
 
-TEST(ProductCode, CountsMicroBatchesAndPairs) {
+TEST(ProductBytes, CountsMicroBatchesAndPairs) {
   // 32 sequences of 32 tokens in passes of 16: two that are full, up to twice as many that are not.
   EXPECT_EQ(sft_code({"run.iterations=1", "train.micro_batch_tokens=512"}), full_caches * 60 / 64);
   EXPECT_EQ(code_of(job_of({"run.iterations=1"}), config::Command::dpo), full_caches * 60 / 64);
 }
 
-TEST(ProductCode, IsFullWhereTheRunMayBeLong) {
+TEST(ProductBytes, IsFullWhereTheRunMayBeLong) {
   EXPECT_EQ(sft_code({"run.iterations=0"}), full_caches);
   EXPECT_EQ(code_of(job_of({"run.iterations=1"}), config::Command::sft, -1), full_caches);
 }
 
-TEST(ProductCode, EvaluationsHaveTheSameRowsEachTime) {
+TEST(ProductBytes, EvaluationsHaveTheSameRowsEachTime) {
   for (const char* iterations : {"run.iterations=1", "run.iterations=2"}) {
     const SmallJob job = job_of({iterations});
     EXPECT_EQ(code_of(job, config::Command::sft, 32),
@@ -67,7 +71,7 @@ TEST(ProductCode, EvaluationsHaveTheSameRowsEachTime) {
 }
 
 // The critic's head is a sixth shape; answers are scored by forward passes alone.
-TEST(ProductCode, OfPpoCountsStepsAndScoring) {
+TEST(ProductBytes, OfPpoCountsStepsAndScoring) {
   std::vector<std::string> deck{"run.iterations=1", "rollout.batch_size=64",
                                 "rollout.n_samples_per_prompt=1"};
   EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches * (18 + 6) / 64);
@@ -77,15 +81,22 @@ TEST(ProductCode, OfPpoCountsStepsAndScoring) {
   EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches);
 }
 
-TEST(ProductCode, OnlyWhereBf16IsMultipliedNatively) {
+// 1,024 tokens a pass on two threads: the widest input is 16, the widest block of an output 512 x
+// 16, and gradients of weights multiply 8 rows of 1,024 with 1,024 x 16.
+TEST(ProductBytes, BlocksInFp32WhereBf16IsNotMultipliedNatively) {
   EXPECT_EQ(sft_code({"run.iterations=6", "model.dtype=fp32"}), 0);
-  const SmallJob small = job_of({"run.iterations=6"});
+  SmallJob small = job_of({"run.iterations=6"});
+  small.models.critic.reset();
   plan::Job job = small.job();
-  job.native_bf16 = false;
+  job.command = config::Command::sft;
   job.length = {6, 0};
-  const plan::Ledger ledger = plan::memory_of_rank(job, 0);
-  for (const auto& entry : ledger.entries())
-    EXPECT_NE(entry.what, "code of bf16 products by their shapes");
+  constexpr const char* blocks = "blocks of bf16 products in fp32";
+  EXPECT_EQ(bytes_of(job, blocks), 0);
+  job.native_bf16 = false;
+  EXPECT_EQ(bytes_of(job, "code of bf16 products by their shapes"), 0);
+  EXPECT_EQ(bytes_of(job, blocks), 2 * 4 * (512 * 16 + 1024 * 16 + 512 * 16));
+  job.compute = config::DType::f32;
+  EXPECT_EQ(bytes_of(job, blocks), 0);
 }
 
 }  // namespace
