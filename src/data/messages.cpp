@@ -1,7 +1,8 @@
-#include "data/messages.hpp"
+#include "trireme/data/messages.hpp"
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "trireme/base/error.hpp"
 #include "trireme/data/jsonl.hpp"

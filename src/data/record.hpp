@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "data/messages.hpp"
 #include "trireme/data/answer.hpp"
+#include "trireme/data/messages.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/text/json_text.hpp"
 

@@ -2,9 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
 
 #include "trireme/base/error.hpp"
@@ -27,27 +24,14 @@ std::string request_line(const Request& r) {
   return line.str() + "\n";
 }
 
-// Names of metrics go into metrics.jsonl, the log and checkpoints.
-constexpr size_t most_metrics = 64;
-constexpr size_t longest_name = 100;
-
-// As a float.
-bool is_finite(const nlohmann::json& value) {
-  return value.is_number() && std::abs(value.get<double>()) <= std::numeric_limits<float>::max();
-}
-
 }  // namespace
-
-std::string excerpt(std::string_view line, size_t bytes) {
-  return std::string(line.substr(0, bytes)) + (line.size() > bytes ? "..." : "");
-}
 
 const std::string& Asked::add(const Request& request) {
   const auto [place, fresh] = entries_.emplace(
       request.id,
       Entry{
           .line = request_line(request), .where = described(request), .reward = {}, .metrics = {}});
-  VALIDATE(fresh, ExitCode::internal, "reward source ", source_, ": two requests have one id");
+  VALIDATE(fresh, ExitCode::internal, who_, ": two requests have one id");
   return place->second.line;
 }
 
@@ -87,90 +71,39 @@ std::optional<uint64_t> Asked::accept(std::string_view line) {
     // Python's json writes NaN, which is no JSON; a line that tries to be an answer must not pass
     // for noise.
     const bool answer = line.starts_with('{') && line.find("\"reward\"") != std::string_view::npos;
-    VALIDATE(!answer, ExitCode::bad_data, "reward plugin ", source_, place_in(line),
+    const auto id = plugin::id_near(line);
+    VALIDATE(!answer, ExitCode::bad_data, who_,
+             id && entries_.contains(*id) ? ", " + where(*id) : "",
              ": this answer is not JSON (nor are NaN and Infinity, which Python writes): ",
-             excerpt(line));
+             plugin::excerpt(line));
     return std::nullopt;
   }
   if (!json.is_object() || (!json.contains("reward") && !json.contains("id"))) return std::nullopt;
   auto& [id, entry] = *entry_of(json, line);
   entry.reward = reward_of(json, entry, line);
-  if (json.contains("metrics")) add_metrics(json["metrics"], entry, line);
+  entry.metrics = metrics_.read(json, entry.where, line);
   entry.line.clear();
   return id;
 }
 
-// ", the prompt of FILE:LINE", where a line that cannot be read names a request.
-std::string Asked::place_in(std::string_view line) const {
-  constexpr std::string_view key = "\"id\"";
-  const size_t found = line.find(key);
-  if (found == std::string_view::npos) return {};
-  const size_t digits = line.find_first_not_of(" \t:\"", found + key.size());
-  uint64_t id = 0;
-  if (digits == std::string_view::npos ||
-      std::from_chars(line.data() + digits, line.data() + line.size(), id).ec != std::errc() ||
-      !entries_.contains(id))
-    return {};
-  return ", " + where(id);
-}
-
 Asked::Entries::iterator Asked::entry_of(const nlohmann::json& json, std::string_view line) {
-  const auto id = json.find("id");
-  VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_,
-           ": an answer without an id (which request is it for?): ", excerpt(line));
-  VALIDATE(id->is_string() || id->is_number_integer(), ExitCode::bad_data, "reward plugin ",
-           source_, ": the id of an answer is neither a text nor a whole number: ", excerpt(line));
-  const std::string text = id->is_string() ? id->get<std::string>() : id->dump();
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto found = error == std::errc() && end == text.data() + text.size()
-                         ? entries_.find(number)
-                         : entries_.end();
-  VALIDATE(found != entries_.end(), ExitCode::bad_data, "reward plugin ", source_,
-           ": an answer for id ", excerpt(text),
-           ", which was not asked for: send the id of the request back as it came");
-  VALIDATE(!found->second.reward, ExitCode::bad_data, "reward plugin ", source_,
-           ": a second answer for id ", text, " (", found->second.where,
-           "): answer each request once");
+  const auto id = plugin::id_of(json, line, who_);
+  const auto found = id ? entries_.find(*id) : entries_.end();
+  VALIDATE(
+      found != entries_.end(), ExitCode::bad_data, who_, ": an answer for id ",
+      plugin::excerpt(json["id"].is_string() ? json["id"].get<std::string>() : json["id"].dump()),
+      ", which was not asked for: send the id of the request back as it came");
+  VALIDATE(!found->second.reward, ExitCode::bad_data, who_, ": a second answer for id ", *id, " (",
+           found->second.where, "): answer each request once");
   return found;
 }
 
 float Asked::reward_of(const nlohmann::json& json, const Entry& entry,
                        std::string_view line) const {
   const auto reward = json.find("reward");
-  VALIDATE(reward != json.end() && is_finite(*reward), ExitCode::bad_data, "reward plugin ",
-           source_, ", ", entry.where, ": the reward is not a finite number: ", excerpt(line));
+  VALIDATE(reward != json.end() && plugin::is_finite(*reward), ExitCode::bad_data, who_, ", ",
+           entry.where, ": the reward is not a finite number: ", plugin::excerpt(line));
   return reward->get<float>();
-}
-
-void Asked::add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line) {
-  if (metrics.is_null()) return;
-  VALIDATE(metrics.is_object(), ExitCode::bad_data, "reward plugin ", source_, ", ", entry.where,
-           ": \"metrics\" is not an object (of numbers by name): ", excerpt(line));
-  for (const auto& [name, value] : metrics.items()) {
-    if (value.is_null()) continue;  // this answer has none
-    check_metric(name, value, entry, line);
-    entry.metrics[name] =
-        value.is_boolean() ? static_cast<float>(value.get<bool>()) : value.get<float>();
-  }
-}
-
-void Asked::check_metric(const std::string& name, const nlohmann::json& value, const Entry& entry,
-                         std::string_view line) {
-  VALIDATE(value.is_boolean() || is_finite(value), ExitCode::bad_data, "reward plugin ", source_,
-           ", ", entry.where, ": the metric \"", excerpt(name), "\" is not a finite number",
-           value.is_structured() ? " (metrics are not nested)" : "", ": ", excerpt(line));
-  if (!metric_names_.insert(name).second) return;
-  const auto unfit = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  VALIDATE(
-      !name.empty() && name.size() <= longest_name && std::ranges::none_of(name, unfit),
-      ExitCode::bad_data, "reward plugin ", source_, ", ", entry.where, ": the metric name ",
-      nlohmann::json(excerpt(name)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),
-      " is not a possible one: use 1 to ", longest_name, " printable bytes");
-  VALIDATE(metric_names_.size() <= most_metrics, ExitCode::bad_data, "reward plugin ", source_,
-           ", ", entry.where, ": \"", name, "\" would be metric number ", metric_names_.size(),
-           " (each has a mean by iteration, ", most_metrics,
-           " at most): use the same few names in all answers");
 }
 
 }  // namespace trireme::reward

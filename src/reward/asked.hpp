@@ -4,19 +4,16 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "trireme/plugin/answers.hpp"
 #include "trireme/reward/reward.hpp"
 
 namespace trireme::reward {
-
-// The start of a line, for messages.
-std::string excerpt(std::string_view line, size_t bytes = 200);
 
 class Asked {
  public:
@@ -30,7 +27,8 @@ class Asked {
     bool settled() const { return reward || given_up; }
   };
 
-  explicit Asked(std::string source) : source_(std::move(source)) {}
+  explicit Asked(const std::string& source)
+      : who_("reward plugin " + source), metrics_("reward plugin " + source) {}
 
   bool has(const Request& request) const { return entries_.contains(request.id); }
   // It is answered or given up.
@@ -41,7 +39,6 @@ class Asked {
   const std::string& line(uint64_t id) const { return entries_.at(id).line; }
   // The process that was asked has failed: how often that was so by now.
   int64_t count_failure(uint64_t id) { return ++entries_.at(id).failures; }
-  int64_t failures(uint64_t id) const { return entries_.at(id).failures; }
   // The request in words, for messages.
   std::string where(uint64_t id) const;
   void give_up(uint64_t id);
@@ -54,15 +51,11 @@ class Asked {
  private:
   using Entries = std::map<uint64_t, Entry>;
   Entries::iterator entry_of(const nlohmann::json& json, std::string_view line);
-  std::string place_in(std::string_view line) const;
   float reward_of(const nlohmann::json& json, const Entry& entry, std::string_view line) const;
-  void add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line);
-  void check_metric(const std::string& name, const nlohmann::json& value, const Entry& entry,
-                    std::string_view line);
 
-  std::string source_;
+  std::string who_;  // for messages
   Entries entries_;
-  std::set<std::string> metric_names_;  // of all answers so far
+  plugin::MetricReader metrics_;
 };
 
 }  // namespace trireme::reward

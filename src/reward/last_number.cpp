@@ -4,9 +4,11 @@
 #include <string>
 
 #include "reward/latex_text.hpp"
-#include "reward/pattern.hpp"
+#include "trireme/text/pattern.hpp"
 
 namespace trireme::reward {
+
+using text::Pattern;
 namespace {
 
 constexpr std::string_view minus_sign = "\xE2\x88\x92";

@@ -8,9 +8,11 @@
 #include "reward/math_compare.hpp"
 #include "reward/math_normal.hpp"
 #include "reward/math_parser.hpp"
-#include "reward/pattern.hpp"
+#include "trireme/text/pattern.hpp"
 
 namespace trireme::reward::math {
+
+using text::Pattern;
 namespace {
 
 constexpr size_t environments = 6;           // joined by "and", "or" or commas

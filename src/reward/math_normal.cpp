@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "reward/latex_text.hpp"
-#include "reward/pattern.hpp"
+#include "trireme/text/pattern.hpp"
 
 namespace trireme::reward::math {
+
+using text::Pattern;
 namespace {
 
 // Each match by what `by` makes of its groups.

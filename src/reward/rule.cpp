@@ -6,17 +6,19 @@
 #include <cctype>
 #include <optional>
 
-#include "reward/asked.hpp"
 #include "reward/last_number.hpp"
 #include "reward/math_answer.hpp"
 #include "reward/math_verl.hpp"
-#include "reward/pattern.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/plugin/answers.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/json_text.hpp"
+#include "trireme/text/pattern.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::reward {
+
+using text::Pattern;
 namespace {
 
 std::string_view trim(std::string_view text) {
@@ -211,14 +213,14 @@ class RuleSource : public Source {
   std::string text_problem(const std::string& label) const {
     if (options_.rule == config::Rule::number && !last_number(label)) {
       return base::text(
-          "the label \"", excerpt(label, 60),
+          "the label \"", plugin::excerpt(label, 60),
           "\" holds no number at its end (a fraction is none, nor a time or a date; rule = "
           "\"math\" and \"exact\" compare those)");
     }
     if (options_.rule == config::Rule::math) {
       const math::Answer answer = math::answer_of_label(label);
       if (!answer.value && !answer.text)
-        return base::text("the label \"", excerpt(label, 60),
+        return base::text("the label \"", plugin::excerpt(label, 60),
                           "\" holds no answer, so that none can equal it");
     }
     return {};

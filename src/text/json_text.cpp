@@ -79,8 +79,8 @@ std::string reason_of(const std::exception& error) {
 // without a word), and keeps numbers whose digits a double would lose.
 class RecordBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
-  RecordBuilder(std::string_view text, const TextPlace& place, Numbers numbers)
-      : text_(text), place_(place), numbers_(numbers) {}
+  RecordBuilder(std::string_view text, const TextPlace& place, Numbers numbers, Repeated repeated)
+      : text_(text), place_(place), numbers_(numbers), repeated_(repeated) {}
   OrderedJson take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
@@ -100,7 +100,8 @@ class RecordBuilder : public nlohmann::json_sax<OrderedJson> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& key) override {
-    VALIDATE(open_.back().keys.insert(key).second, ExitCode::bad_data, place_.file, ":",
+    const bool fresh = open_.back().keys.insert(key).second;
+    VALIDATE(fresh || repeated_ == Repeated::last, ExitCode::bad_data, place_.file, ":",
              place_.line, ": the key \"", key,
              "\" stands twice in one object: remove one of the two");
     open_.back().key = std::move(key);
@@ -139,6 +140,7 @@ class RecordBuilder : public nlohmann::json_sax<OrderedJson> {
   std::string_view text_;
   const TextPlace& place_;
   Numbers numbers_;
+  Repeated repeated_;
   OrderedJson root_;
   std::vector<Open> open_;
 };
@@ -175,9 +177,10 @@ Json parse_json(std::string_view text, const TextPlace& place) {
   } catch (const nlohmann::json::exception& error) { refuse(text, place, error); }
 }
 
-OrderedJson parse_record(std::string_view text, const TextPlace& place, Numbers numbers) {
+OrderedJson parse_record(std::string_view text, const TextPlace& place, Numbers numbers,
+                         Repeated repeated) {
   check_text(text, place);
-  RecordBuilder builder(text, place, numbers);
+  RecordBuilder builder(text, place, numbers, repeated);
   OrderedJson::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

@@ -132,13 +132,11 @@ struct Regex::Code {
   pcre2_code* code = nullptr;
 };
 
-constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone would take 20 GB
-
 struct Regex::Cursor::State {
   State() : data(pcre2_match_data_create(1, nullptr)), limits(pcre2_match_context_create(nullptr)) {
     VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
              "no memory for a regular-expression match: give the job more memory");
-    pcre2_set_heap_limit(limits, heap_kib);
+    pcre2_set_heap_limit(limits, pcre2_heap_kib);
   }
   ~State() {
     pcre2_match_data_free(data);

@@ -1,11 +1,15 @@
 // Regular expressions of `tokenizer.json`, which Hugging Face runs with Oniguruma, on PCRE2.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace trireme::text {
+
+// Memory of PCRE2's interpreter for one match; it alone would take 20 GB.
+inline constexpr uint32_t pcre2_heap_kib = 256 << 10;
 
 class Regex {
  public:

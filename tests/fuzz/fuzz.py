@@ -34,9 +34,9 @@ UNITS = {
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "operations", "safetensors_header", "spec", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
     "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set"),
-    "reward": sources("reward", "asked", "checks", "request", "rule"),
+    "reward": sources("reward", "asked", "checks", "request", "rule") + sources("plugin", "answers"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
-                       "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl", "pattern"),
+                       "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl"),
     "base": sources("base", "command", "decimal", "error", "fault_gates", "fault_point", "files", "foreign_file", "philox", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
@@ -46,7 +46,7 @@ PLAIN = {"log": ["-fno-sanitize=all"]}
 # What is read there comes from others.
 PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set",
                                                                               "record", "score_input", "sft_set")),
-           "src/reward/asked.cpp", "src/reward/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
+           "src/reward/asked.cpp", "src/plugin/answers.cpp", "src/plugin/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
            *(f"src/config/{name}.cpp" for name in ("convert", "model_shape", "toml_reader")), "src/job/facts.cpp",
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
            *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",

@@ -22,9 +22,9 @@
 #include "config/value.hpp"
 #include "model/gguf_parser.hpp"
 #include "model/safetensors_header.hpp"
+#include "plugin/lines.hpp"
 #include "reward/asked.hpp"
 #include "reward/last_number.hpp"
-#include "reward/lines.hpp"
 #include "reward/math_answer.hpp"
 #include "reward/math_verl.hpp"
 #include "text/byte_alphabet.hpp"
@@ -260,7 +260,7 @@ void plugin_answers(std::string_view bytes) {
     requests[i].id = i == 0 ? std::numeric_limits<uint64_t>::max() : i;
   reward::Asked asked("fuzz");
   for (const auto& request : requests) asked.add(request);
-  reward::Lines lines;
+  plugin::Lines lines;
   const auto take = [&](std::string_view line) { asked.accept(line); };
   const size_t piece = bytes.empty() ? 1 : static_cast<uint8_t>(bytes[0]) + size_t{1};
   for (size_t at = 1; at < bytes.size(); at += piece) {

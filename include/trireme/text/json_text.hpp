@@ -25,8 +25,11 @@ Json parse_json(std::string_view text, const TextPlace& place);
 // Numbers::exact: integers beyond 64 bits, and decimals that a double would change, become binary
 // values that hold their digits; dump() and kind_of() know them.
 enum class Numbers { as_double, exact };
+// Repeated::last: of a key twice in one object the last one counts, as in Python.
+enum class Repeated { refused, last };
 OrderedJson parse_record(std::string_view text, const TextPlace& place,
-                         Numbers numbers = Numbers::as_double);
+                         Numbers numbers = Numbers::as_double,
+                         Repeated repeated = Repeated::refused);
 
 // As JSON without blanks.
 std::string dump(const OrderedJson& value);

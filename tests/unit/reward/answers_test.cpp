@@ -5,20 +5,21 @@
 #include <cmath>
 #include <limits>
 
+#include "plugin/lines.hpp"
 #include "reward/asked.hpp"
-#include "reward/lines.hpp"
-#include "reward/pattern.hpp"
+#include "trireme/plugin/answers.hpp"
+#include "trireme/text/pattern.hpp"
 #include "unit/reward/support.hpp"
 
 namespace trireme::test {
 namespace {
 
 using config::Rule;
-using reward::Pattern;
 using reward::Scores;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using text::Pattern;
 
 bool is_right(Rule kind, const std::string& response, const std::string& label) {
   config::RewardSource options;
@@ -195,8 +196,8 @@ TEST_F(AskedLines, NoiseIsNoAnswer) {
 }
 
 TEST_F(AskedLines, LongLinesAreQuotedByTheirStart) {
-  EXPECT_EQ(reward::excerpt(std::string(200, 'x')), std::string(200, 'x'));
-  EXPECT_EQ(reward::excerpt(std::string(201, 'x')), std::string(200, 'x') + "...");
+  EXPECT_EQ(plugin::excerpt(std::string(200, 'x')), std::string(200, 'x'));
+  EXPECT_EQ(plugin::excerpt(std::string(201, 'x')), std::string(200, 'x') + "...");
 }
 
 TEST_F(AskedLines, WhatIsTakenIsInTheOrderOfTheRequestsAndForgotten) {
@@ -232,7 +233,7 @@ TEST_F(AskedLines, NothingMissingIsAnEmptyList) {
 TEST(Lines, AreTheSameHoweverTheBytesCome) {
   const std::string bytes = "one\n\ntwo\r\n\r\n three\rfour\nlast";
   for (size_t piece = 1; piece <= bytes.size(); ++piece) {
-    reward::Lines lines;
+    plugin::Lines lines;
     std::vector<std::string> found;
     const auto take = [&](std::string_view line) { found.emplace_back(line); };
     for (size_t at = 0; at < bytes.size(); at += piece) lines.add(bytes.substr(at, piece), take);

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace trireme::reward {
+namespace trireme::plugin {
 
 class Lines {
  public:
@@ -44,4 +44,4 @@ class Lines {
   std::string begun_;
 };
 
-}  // namespace trireme::reward
+}  // namespace trireme::plugin

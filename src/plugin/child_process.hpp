@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "trireme/base/files.hpp"
+#include "trireme/plugin/programs.hpp"
 
-namespace trireme::reward {
+namespace trireme::plugin {
 
 // What became of a child.
 struct Exit {
@@ -38,10 +39,10 @@ class ProcessGuard {
 // The child and all that it starts in its process group end with this process.
 class ChildProcess {
  public:
-  // Starts command[0], searched in PATH, without a shell. Its stderr is appended to `log` (dropped
-  // when empty); it inherits no other descriptor and the default signal dispositions. Throws
-  // UserError: input_missing or permission when it cannot be started.
-  ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& log);
+  // Starts program.command[0], searched in PATH, without a shell. Its stderr is appended to `log`
+  // (dropped when empty); it inherits no other descriptor and the default signal dispositions.
+  // Throws UserError: input_missing or permission when it cannot be started.
+  ChildProcess(const Program& program, const std::filesystem::path& log);
   // Closes its input, gives it a moment to leave, then kills its process group.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -80,4 +81,4 @@ class BlockSigpipe {
   bool was_blocked_ = false;
 };
 
-}  // namespace trireme::reward
+}  // namespace trireme::plugin

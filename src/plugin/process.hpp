@@ -1,5 +1,5 @@
-// One process of a reward plugin: the requests that it has not answered, and the bytes between it
-// and this rank.
+// One process of a program: the requests that it has not answered, and the bytes between it and
+// this rank.
 #pragma once
 
 #include <poll.h>
@@ -7,51 +7,50 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "reward/child_process.hpp"
-#include "reward/lines.hpp"
+#include "plugin/child_process.hpp"
+#include "plugin/lines.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/plugin/programs.hpp"
 
-namespace trireme::reward {
+namespace trireme::plugin {
 
 // Why a process is given up that a new one may do better.
-struct ChildFailure {
+struct ProcessFailure {
   std::string what;
   std::vector<std::string> messages;  // the last lines of its stderr
 };
 
-class PluginChild {
+class Process {
  public:
-  // Settings shared by all processes of a plugin.
+  // Shared by all processes of a program; must live on.
   struct Setup {
-    std::string name;  // of the source, for messages
-    std::vector<std::string> command;
-    double timeout = 60;             // seconds
+    const Program& program;
+    const Rules& rules;
+    Requests& requests;
     std::filesystem::path log_file;  // of what they print beside answers
     int log = -1;                    // the same, open to read and append
-    std::string log_hint;            // where a person finds it, for messages; empty: nowhere
-    // Takes a line: the id that it answers; nullopt: it is no answer.
-    std::function<std::optional<uint64_t>(std::string_view line)> take;
-    std::function<std::string(uint64_t id)> where;  // a request in words
   };
 
-  // Starts the process. `setup` must live on.
-  explicit PluginChild(const Setup& setup);
+  // Starts the process.
+  explicit Process(const Setup& setup);
 
   bool running() const { return process_ != nullptr; }
   pid_t pid() const { return process_->pid(); }
   size_t unanswered() const { return unanswered_.size(); }
+  // There is something to send or an answer to wait for.
+  bool busy() const { return !unanswered_.empty() || (process_ && sent_ < outgoing_.size()); }
+  int64_t life() const { return life_; }  // processes before the present or next one
 
-  // Queues a request.
-  void ask(uint64_t id, const std::string& line);
+  // Queues a request, or a line without an answer, which a process that does not run is not told.
+  void ask(uint64_t id, std::string_view line);
+  void tell(std::string_view line);
 
-  // The rest throws ChildFailure where the process has to be given up: then stop() it.
+  // The rest throws ProcessFailure where the process has to be given up: then stop() it.
   // Where it has ended and requests wait for it.
   void start_when_due();
   // What to wait for: its output and, while there is something to send, its input. Two entries.
@@ -66,6 +65,7 @@ class PluginChild {
   std::vector<uint64_t> stop();
   // Earliest start of the next process, from now on.
   void start_in(double seconds);
+  std::vector<std::string> last_messages() const;
 
  private:
   void start();
@@ -74,16 +74,17 @@ class PluginChild {
   void read_some();
   void take_line(std::string_view line);
   void ended();
+  void send(std::string_view line);
   void note(std::string_view said) const;
   std::string standing() const;
-  std::vector<std::string> last_messages() const;
 
-  const Setup& setup_;
+  Setup setup_;
   std::unique_ptr<ChildProcess> process_;
+  int64_t life_ = 0;
   off_t log_start_ = 0;               // of the log, when this process was started
   std::vector<uint64_t> unanswered_;  // in the order of asking
   size_t given_ = 0;                  // to this process
-  std::string outgoing_;              // requests for it
+  std::string outgoing_;              // lines for it
   size_t sent_ = 0;                   // bytes of them that it has taken
   Lines lines_;                       // that it wrote
   base::Stopwatch quiet_;             // since its last answer, or since it has something to do
@@ -92,7 +93,7 @@ class PluginChild {
 };
 
 // ": its messages are in FILE and end with" and the lines, as far as there are any; the end of a
-// message about a plugin.
-std::string messages_text(const std::vector<std::string>& messages, const std::string& log_hint);
+// message about a program.
+std::string messages_text(const std::vector<std::string>& messages, const Rules& rules);
 
-}  // namespace trireme::reward
+}  // namespace trireme::plugin

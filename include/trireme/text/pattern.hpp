@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace trireme::reward {
+namespace trireme::text {
 
 class Pattern {
  public:
@@ -31,6 +31,8 @@ class Pattern {
   // that took no part have no data().
   using Groups = std::vector<std::string_view>;
   std::vector<Groups> find_all(std::string_view text) const;
+  // The number of a group with a name; nullopt: the pattern has none.
+  std::optional<size_t> group(const std::string& name) const;
   // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th,
   // ... time is a warning in the log.
   int64_t given_up() const;
@@ -40,4 +42,4 @@ class Pattern {
   std::shared_ptr<const Code> code_;
 };
 
-}  // namespace trireme::reward
+}  // namespace trireme::text

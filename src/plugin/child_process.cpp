@@ -1,4 +1,4 @@
-#include "reward/child_process.hpp"
+#include "plugin/child_process.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 extern "C" char** environ;
 
-namespace trireme::reward {
+namespace trireme::plugin {
 namespace {
 
 struct Pipe {
@@ -26,7 +26,7 @@ struct Pipe {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
-    base::throw_errno(errno, "make a pipe to the reward plugin", "pipe");
+    base::throw_errno(errno, "make a pipe to a program of the deck", "pipe");
   return {base::FileDescriptor(ends[0]), base::FileDescriptor(ends[1])};
 }
 
@@ -76,21 +76,22 @@ class SpawnSetup {
 namespace {
 
 // Why a program could not be started, and what helps.
-std::string start_problem(const std::string& program, int error) {
-  const bool there = program.find('/') != std::string::npos && std::filesystem::exists(program);
-  const char* advice = "check reward.source.command and PATH";
+std::string start_problem(const Program& program, int error) {
+  const std::string& file = program.command[0];
+  const bool there = file.find('/') != std::string::npos && std::filesystem::exists(file);
+  std::string advice = base::text("check ", program.key, " and PATH");
   if (error == EACCES && there) {
-    advice = "make it executable (chmod +x), or name its interpreter in reward.source.command";
+    advice = base::text("make it executable (chmod +x), or name its interpreter in ", program.key);
   } else if (error == ENOEXEC) {
-    advice =
-        "begin it with a line as #!/usr/bin/env python3, or name its interpreter in "
-        "reward.source.command";
+    advice = base::text(
+        "begin it with a line as #!/usr/bin/env python3, or name its interpreter in ", program.key);
   } else if (error == ENOENT && there) {
-    advice =
-        "the interpreter that its first line names is missing (or that line ends as on "
-        "Windows): correct it, or name the interpreter in reward.source.command";
+    advice = base::text(
+        "the interpreter that its first line names is missing (or that line ends as on Windows): "
+        "correct it, or name the interpreter in ",
+        program.key);
   }
-  return base::text("cannot start the reward plugin '", program, "' (", std::strerror(error),
+  return base::text("cannot start the ", program.kind, " '", file, "' (", std::strerror(error),
                     "): ", advice);
 }
 
@@ -113,8 +114,8 @@ ProcessGuard::ProcessGuard(pid_t group) {
                                  "trireme-plugin-guard", std::to_string(group)},
                                 pid_);
   VALIDATE(error == 0, ExitCode::unfit_environment,
-           "cannot start /bin/sh, which ends reward plugins with their run (", std::strerror(error),
-           "): check the machine's limits on processes");
+           "cannot start /bin/sh, which ends the deck's programs with their run (",
+           std::strerror(error), "): check the machine's limits on processes");
   alive_ = std::move(pipe.write);
 }
 
@@ -128,23 +129,22 @@ std::string Exit::text() const {
                    : base::text("exit code ", code);
 }
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command,
-                           const std::filesystem::path& log) {
+ChildProcess::ChildProcess(const Program& program, const std::filesystem::path& log) {
   Pipe to_child = make_pipe(), from_child = make_pipe();
   SpawnSetup setup(to_child.read.get(), POSIX_SPAWN_SETPGROUP);
   posix_spawn_file_actions_adddup2(&setup.actions, from_child.write.get(), 1);
   setup.append_to(2, log.string());
   posix_spawnattr_setpgroup(&setup.attributes, 0);
   // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2
-  // are meant for the run, which still needs its plugin to finish the iteration, and would end most
-  // programs. TERM is left alone: programs that a plugin starts must be able to get it.
+  // are meant for the run, which still needs its program to finish the iteration, and would end
+  // most programs. TERM is left alone: programs that it starts must be able to get it.
   sigset_t run_signals;
   sigemptyset(&run_signals);
   for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&run_signals, signal);
   posix_spawnattr_setsigmask(&setup.attributes, &run_signals);
-  const int error = setup.start(command, pid_);
+  const int error = setup.start(program.command, pid_);
   VALIDATE(error == 0, error == EACCES ? ExitCode::permission : ExitCode::input_missing,
-           start_problem(command[0], error));
+           start_problem(program, error));
   input_ = std::move(to_child.write);
   output_ = std::move(from_child.read);
   make_non_blocking(input_.get());
@@ -211,4 +211,4 @@ BlockSigpipe::~BlockSigpipe() {
   ::pthread_sigmask(SIG_UNBLOCK, &pipe_signal, nullptr);
 }
 
-}  // namespace trireme::reward
+}  // namespace trireme::plugin

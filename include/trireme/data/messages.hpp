@@ -1,7 +1,6 @@
 // Conversations in records.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,12 +1,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "reward/pattern.hpp"
+#include "trireme/text/pattern.hpp"
 
 #include <pcre2.h>
 
+#include "text/regex.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 
-namespace trireme::reward {
+namespace trireme::text {
 
 struct Pattern::Code {
   pcre2_code* code = nullptr;
@@ -19,15 +20,13 @@ struct Pattern::Code {
 
 namespace {
 
-constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone would take 20 GB
-
 struct MatchData {
   explicit MatchData(const pcre2_code* code)
       : data(pcre2_match_data_create_from_pattern(code, nullptr)),
         limits(pcre2_match_context_create(nullptr)) {
     VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
              "no memory to match a regular expression");
-    pcre2_set_heap_limit(limits, heap_kib);
+    pcre2_set_heap_limit(limits, pcre2_heap_kib);
   }
   ~MatchData() {
     pcre2_match_data_free(data);
@@ -64,7 +63,7 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
 }
 
 Pattern Pattern::built_in(std::string_view pattern) {
-  return {pattern, "a pattern of the rules", Case::sensitive, Extent::part};
+  return {pattern, "a pattern of the program", Case::sensitive, Extent::part};
 }
 
 namespace {
@@ -108,6 +107,12 @@ std::string_view captured(std::string_view text, const MatchData& match, uint32_
 
 int64_t Pattern::given_up() const { return code_->given_up; }
 
+std::optional<size_t> Pattern::group(const std::string& name) const {
+  const int number =
+      pcre2_substring_number_from_name(code_->code, reinterpret_cast<PCRE2_SPTR>(name.c_str()));
+  return number > 0 ? std::optional(static_cast<size_t>(number)) : std::nullopt;
+}
+
 bool Pattern::matches(std::string_view text) const {
   return run(*code_, text, 0, MatchData(code_->code));
 }
@@ -139,4 +144,4 @@ std::vector<Pattern::Groups> Pattern::find_all(std::string_view text) const {
   return all;
 }
 
-}  // namespace trireme::reward
+}  // namespace trireme::text
