@@ -9,6 +9,7 @@
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/refuse.hpp"
+#include "trireme/environment/environments.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/model/trained_head.hpp"
@@ -76,6 +77,7 @@ void check_prompts(const config::Options& options, const text::Tokenizer& tokeni
     print_line("warning: " + warning);
   if (plugins == Plugins::left_alone) return;
   for (const std::string& line : reward::try_plugins(options, all)) print_line(line);
+  for (const std::string& line : environment::try_environment(options, all)) print_line(line);
 }
 
 // Every line of the data, encoded as the run would.
@@ -109,7 +111,10 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   const auto roles = config::resolve_ranks(asked.ranks, machine.ranks, node_of_rank);
   config::check_placement(asked, roles);
 
-  if (command == config::Command::ppo) reward::check_rules(options);
+  if (command == config::Command::ppo) {
+    reward::check_rules(options);
+    environment::check_environment(options);
+  }
   if (asked.data.date.empty()) asked.data.date = text::today();
   const auto tokenizer = learn::load_tokenizer(asked);
   check_models(options, command, tokenizer);

@@ -1,0 +1,101 @@
+// Programs that answer the policy's turns (docs/user/environments.md has the protocol).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/base/samples.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/text/chat_template.hpp"
+
+namespace trireme::environment {
+
+// The begin of an episode.
+struct Reset {
+  uint64_t episode = 0;  // unique among those that are open
+  std::string prompt;
+  std::vector<text::Message> messages;  // of the prompt; empty: it is a plain text
+  std::string label;                    // empty: none
+  std::string extra;                    // JSON object of the row's other columns, or empty
+  uint64_t seed = 0;  // a function of run.seed and the episode; its last 53 bits are sent
+  std::string where;  // "file:line" of the prompt, for messages; empty: not from a file
+};
+// The fields that come from the prompt.
+Reset reset_for(const data::PromptSet& prompts, int64_t row);
+
+// The policy has written a turn.
+struct Step {
+  uint64_t episode = 0;
+  int64_t turn = 0;  // from 0
+  // Without its end token. Special tokens that the turn has are in the text: <|python_tag|> marks a
+  // call of Llama 3.
+  std::string text;
+  FinishReason finish_reason = FinishReason::stop;
+};
+
+// What the environment makes of the reset or of a turn.
+struct Reply {
+  uint64_t episode = 0;
+  int64_t turn = -1;  // that it answers; -1: the reset
+  // The observation: messages, or a text that is appended as it is. Of a reset it follows the
+  // prompt, and both may be empty: the prompt is all. Of a turn both are empty with done, and only
+  // then.
+  std::vector<text::Message> messages;
+  std::string text;
+  double reward = 0;  // of the turn; finite as a float; environment.broken_reward with an error
+  bool done = false;  // the episode is over and forgotten here: no close()
+  bool truncated = false;  // done because of environment.max_turns, not by the program's word
+  std::map<std::string, float> metrics;
+  std::string error;  // why the episode is broken, done is set; empty: it is not
+};
+
+struct Counters {
+  int64_t requests = 0;         // resets and steps
+  int64_t retries = 0;          // requests that were asked again
+  int64_t restarts = 0;         // of processes that failed or were late
+  int64_t malformed_calls = 0;  // turns with a call that is none
+  int64_t broken = 0;           // episodes
+  double wait_seconds = 0;      // of all episodes together, for their answers
+  Counters& operator+=(const Counters& other);
+};
+
+// The programs of one generator rank. One thread; nothing here waits. Throws UserErrors as reward
+// plugins do, where environment.outage says so: unfit_environment for a program that is gone,
+// bad_data for answers that make no sense.
+class Environments {
+ public:
+  // Starts the programs: before any device is touched. Messages of the programs go to
+  // environment-<rank>.log in `log_dir`; empty: kept for errors only.
+  Environments(const config::Options& options, const std::filesystem::path& log_dir, int rank);
+  ~Environments();
+
+  void reset(const Reset& reset);
+  void step(const Step& step);  // of an episode whose last reply is there and not done
+  // An episode that its caller leaves, whether its answer is awaited or not; its id is free again.
+  void close(uint64_t episode);
+  // Sends and receives what it can, looks after processes that are late or gone; the replies that
+  // are there, in the order in which they came.
+  std::vector<Reply> poll();
+  int64_t pending() const;   // episodes whose answer is awaited
+  Counters take_counters();  // of the time since the last call
+
+ private:
+  class Episodes;
+  std::unique_ptr<Episodes> episodes_;
+};
+
+// Compiles environment.tool_pattern. Throws UserError(configuration). Local.
+void check_environment(const config::Options& options);
+// Starts the program once and plays the first record of every data file up to an empty turn, within
+// environment.timeout; a line for each says what it answered. Local. Throws the UserErrors of a
+// run.
+std::vector<std::string> try_environment(const config::Options& options,
+                                         std::span<const data::PromptSet* const> sets);
+
+}  // namespace trireme::environment
