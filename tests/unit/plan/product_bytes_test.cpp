@@ -10,7 +10,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr int64_t full_caches = int64_t{37} << 20;
+constexpr int64_t full_caches = int64_t{40} << 20;
 
 // Two trainers of one node, 32 sequences of 32 tokens each in a step: one pass.
 SmallJob job_of(const std::vector<std::string>& overrides) {
