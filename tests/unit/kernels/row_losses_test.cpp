@@ -29,10 +29,11 @@ class RowLosses : public testing::TestWithParam<at::ScalarType> {
     return drawn(shape, scale, seed).to(GetParam()).requires_grad_(true);
   }
   double tolerance() const { return GetParam() == at::kFloat ? 1e-4 : 3e-2; }
-  void expect_near(const Tensor& got, const Tensor& wanted, const char* what) const {
+  void expect_near(const Tensor& got, const Tensor& wanted, const char* what,
+                   double slack = 1) const {
     const double scale = wanted.abs().max().to(at::kDouble).item<double>();
     const double error = (got.to(at::kDouble) - wanted.to(at::kDouble)).abs().max().item<double>();
-    EXPECT_LE(error, tolerance() * scale) << what;
+    EXPECT_LE(error, slack * tolerance() * scale) << what;
   }
 };
 
@@ -76,9 +77,10 @@ TEST_P(RowLosses, TakeAnAdapterOfTheHead) {
   const std::vector<Tensor> wanted_gradients = gradients(wanted);
   const Tensor got = kernels::row_losses(hidden, {weight, low}, row_formula);
   const std::vector<Tensor> got_gradients = gradients(got);
-  expect_near(got.detach(), wanted.detach(), "losses");
+  // Logits are sums of two products here, each of which is rounded.
+  expect_near(got.detach(), wanted.detach(), "losses", 2);
   for (size_t i = 0; i < leaves.size(); ++i)
-    expect_near(got_gradients[i], wanted_gradients[i], "gradients of hidden, weight, adapter");
+    expect_near(got_gradients[i], wanted_gradients[i], "gradients of hidden, weight, adapter", 2);
   weight.set_requires_grad(false);  // a frozen base
   EXPECT_FALSE(gradients(kernels::row_losses(hidden, {weight, low}, row_formula))[1].defined());
 }
