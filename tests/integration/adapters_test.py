@@ -22,6 +22,9 @@ class Adapters(ProgramTest):
         for name in ("rm.toml", "dpo.toml"):
             (cls.folder / name).write_text(SFT_DECK.replace("examples.jsonl", "pairs.jsonl").replace("iterations = 4", "iterations = 2"))
 
+    def log(self, run):
+        return (self.folder / run / "log.txt").read_text()
+
     def adapter(self, folder):
         """{name: (type, shape, bytes)} of an export, and its config."""
         path = self.folder / folder
@@ -37,8 +40,8 @@ class Adapters(ProgramTest):
 
     def test_sft_crash_restart_export_merge_and_score(self):
         common = ["sft", "sft.toml", *LORA, "ckpt.save_hf=end"]
-        whole = self.succeed(*common, "run.dir=whole", ranks=2)
-        self.assertRegex(whole.text, r"actor: .*[0-9]+ of [0-9]+ weights are trained, the others are frozen")
+        self.succeed(*common, "run.dir=whole", ranks=2)
+        self.assertRegex(self.log("whole"), r"actor: .*[0-9]+ of [0-9]+ weights are trained, the others are frozen")
         tensors, config = self.adapter("whole/hf")
         self.assertEqual(len(tensors), 2 * 7 * 2)
         self.assertTrue(all(name.startswith(PREFIX) and tensor[0] == "F32" for name, tensor in tensors.items()))
@@ -94,11 +97,11 @@ class Adapters(ProgramTest):
         self.assertTrue(all("reward" in line for line in read_lines(self.folder / "rewards.jsonl")))
 
         plain = ["dpo", "dpo.toml", "actor.lora.rank=4", "run.iterations=3"]
-        said = self.succeed(*plain, "run.dir=dpo", "ckpt.save_hf=end", ranks=2)
-        self.assertNotIn("reference: sharded", said.text)
+        self.succeed(*plain, "run.dir=dpo", "ckpt.save_hf=end", ranks=2)
+        self.assertNotIn("reference: sharded", self.log("dpo"))
         shutil.copytree(self.folder / "model", self.folder / "reference")
-        said = self.succeed(*plain, "run.dir=dpo-apart", "reference.path=reference", ranks=2)
-        self.assertIn("reference: sharded", said.text)
+        self.succeed(*plain, "run.dir=dpo-apart", "reference.path=reference", ranks=2)
+        self.assertIn("reference: sharded", self.log("dpo-apart"))
         for ours, theirs in zip(self.metrics("dpo"), self.metrics("dpo-apart"), strict=True):
             for key in ("loss", "margin", "grad_norm"):
                 self.assertEqual(ours[key], theirs[key])
@@ -108,8 +111,8 @@ class Adapters(ProgramTest):
         """Together and apart; the reference is the actor without its adapter, or a model of its own: the same numbers."""
         common = ["ppo", "ppo.toml", *LORA, "actor.lora.rslora=true", "algo.kl.init_coef=0.05",
                   *(f"{role}.{key}" for role in ("actor", "critic") for key in ("lr_scheduler=constant_with_warmup", "warmup_ratio=0"))]
-        said = self.succeed(*common, "run.dir=together", "ckpt.save_hf=end", ranks=2)
-        self.assertNotIn("reference: sharded", said.text)
+        self.succeed(*common, "run.dir=together", "ckpt.save_hf=end", ranks=2)
+        self.assertNotIn("reference: sharded", self.log("together"))
         apart = ["ranks.trainer=1", "ranks.generator=1", "ranks.reward=1", "weightsync.shared_memory=never"]
         self.succeed(*common, *apart, "run.dir=apart", ranks=2)
         size = sum(len(tensor[2]) for tensor in self.adapter("together/hf")[0].values())

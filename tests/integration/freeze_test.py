@@ -51,8 +51,8 @@ class Freeze(ProgramTest):
 
     def test_sft_crash_restart_export_and_convert(self):
         common = ["sft", "sft.toml", FREEZE, "ckpt.save_hf=end", "train.enable_ema=true"]
-        whole = self.succeed(*common, "run.dir=whole", ranks=2)
-        self.assertRegex(whole.text, r"actor: .*[0-9]+ of [0-9]+ weights are trained, the others are frozen")
+        self.succeed(*common, "run.dir=whole", ranks=2)
+        self.assertRegex((self.folder / "whole" / "log.txt").read_text(), r"actor: .*[0-9]+ of [0-9]+ weights are trained, the others are frozen")
         tensors = self.assert_trained_in_part("whole/hf")
         self.assert_trained_in_part("whole/hf-ema")
         listed = self.datasets("whole/ckpt/step-000004")
