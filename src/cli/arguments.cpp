@@ -340,20 +340,9 @@ class Parser {
 
   void add_convert() {
     auto c = std::make_shared<tools::ConvertCommand>();
-    auto* sub = add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c,
-                         tools::run_convert);
-    sub->add_option("input", c->input,
-                    ".gguf file, checkpoint (or run folder), model folder or adapter folder")
-        ->required();
-    sub->add_option("output", c->output, "Model folder to write")->required();
-    sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
-    sub->add_flag("--merge", c->merge, "Add an adapter to its base");
-    sub->add_option("--base", c->base, "The base of an adapter (default: where it says)");
-    sub->add_option("--model-config", c->config,
-                    "Of a checkpoint: folder with config.json and tokenizer (default: where the "
-                    "run's deck has its model)");
-    add_dtype(*sub, c->dtype);
-    add_force(*sub, c->force, "a model");
+    add_options(*add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c,
+                          tools::run_convert),
+                *c);
   }
 
   void add_inspect() {

@@ -39,4 +39,19 @@ inline void add_options(CLI::App& app, tools::SelftestCommand& c) {
   app.add_option("--fault-io-fail", c.fault_io_fail)->group("");
 }
 
+inline void add_options(CLI::App& sub, tools::ConvertCommand& c) {
+  sub.add_option("input", c.input,
+                 ".gguf file, checkpoint (or run folder), model folder or adapter folder")
+      ->required();
+  sub.add_option("output", c.output, "Model folder to write")->required();
+  sub.add_option("--part", c.part, "Of a checkpoint: actor, critic or ema");
+  sub.add_flag("--merge", c.merge, "Add an adapter to its base");
+  sub.add_option("--base", c.base, "The base of an adapter (default: where it says)");
+  sub.add_option("--model-config", c.config,
+                 "Of a checkpoint: folder with config.json and tokenizer (default: where the "
+                 "run's deck has its model)");
+  add_dtype(sub, c.dtype);
+  add_force(sub, c.force, "a model");
+}
+
 }  // namespace trireme::cli

@@ -9,6 +9,7 @@
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/kernels/copy_sums.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/machine/device.hpp"
@@ -31,41 +32,6 @@ at::Tensor part_of(const at::Tensor& whole, const base::Block& block) {
 void spoil(generate::GeneratorWeights& weights) {
   weights.tensor(0).view(-1).narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
 }
-
-// In words of 64 bits where it is cut into such; else its elements' bits (a copy in words of 64).
-at::Tensor bits_of(const at::Tensor& values) {
-  const int64_t ratio = int64_t{8} / values.element_size();
-  bool divides = values.size(-1) % ratio == 0 && values.storage_offset() % ratio == 0;
-  for (int64_t d = 0; d + 1 < values.dim(); ++d) divides &= values.stride(d) % ratio == 0;
-  return divides ? values.view(at::kLong)
-                 : values.view(values.element_size() == 2 ? at::kShort : at::kInt).to(at::kLong);
-}
-
-// Sums of what was copied and of what it was copied from, as integers, where they lie; the host
-// sees them at the end.
-class CopySums {
- public:
-  // Of no tensors: nothing is summed.
-  CopySums(size_t tensors, at::Device device) {
-    if (tensors == 0) return;
-    sums_ =
-        at::zeros({2, static_cast<int64_t>(tensors)}, at::TensorOptions(device).dtype(at::kLong));
-  }
-  void add(size_t tensor, const at::Tensor& from, const at::Tensor& to) {
-    if (!sums_.defined()) return;
-    sums_[0][static_cast<int64_t>(tensor)].copy_(bits_of(from).sum());
-    sums_[1][static_cast<int64_t>(tensor)].copy_(bits_of(to).sum());
-  }
-  // The first tensor whose sums differ; -1: none.
-  int64_t first_difference() const {
-    if (!sums_.defined()) return -1;
-    const at::Tensor wrong = sums_[0].ne(sums_[1]).nonzero();
-    return wrong.numel() == 0 ? -1 : wrong[0].item<int64_t>();
-  }
-
- private:
-  at::Tensor sums_;
-};
 
 }  // namespace
 
@@ -187,7 +153,7 @@ weightsync::SyncCounters WeightBridge::gather(int64_t version, zero::ShardedMode
   frozen_arrived_ = true;
   if (weights) weights->restore();
   weightsync::SyncCounters counters{.version = version};
-  CopySums sums(verifies_ && weights ? weights->layout().tensors().size() : 0, device_);
+  kernels::CopySums sums(verifies_ && weights ? weights->layout().tensors().size() : 0, device_);
   if (actor) {
     const auto& parameters = actor->spec().parameters;
     const int64_t before = actor->counters().gathered_bytes;

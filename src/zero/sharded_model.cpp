@@ -277,9 +277,7 @@ void ShardedModel::forward(const model::PackedBatch& batch, const Head& head,
   impl_->loop.forward(batch, head, adapter);
 }
 
-void ShardedModel::visit_whole(
-    const std::function<bool(size_t parameter)>& wanted,
-    const std::function<void(size_t parameter, const at::Tensor& whole)>& visit) {
+void ShardedModel::visit_whole(const WantsParameter& wanted, const VisitWhole& visit) {
   impl_->loop.visit_whole(wanted, visit);
 }
 

@@ -112,9 +112,7 @@ void StageLoop::forward(const model::PackedBatch& batch, const Head& head,
   }
 }
 
-void StageLoop::visit_whole(
-    const std::function<bool(size_t parameter)>& wanted,
-    const std::function<void(size_t parameter, const at::Tensor& whole)>& visit) {
+void StageLoop::visit_whole(const WantsParameter& wanted, const VisitWhole& visit) {
   const at::NoGradGuard no_gradients;
   std::vector<bool> seen(spec_.parameters.size());
   std::vector<std::vector<size_t>> places(spec_.stages.size());  // of a stage's parameters

@@ -44,8 +44,7 @@ class StageLoop {
                         const model::DropoutDraws& draws);
 
   // As ShardedModel::visit_whole().
-  void visit_whole(const std::function<bool(size_t parameter)>& wanted,
-                   const std::function<void(size_t parameter, const at::Tensor& whole)>& visit);
+  void visit_whole(const WantsParameter& wanted, const VisitWhole& visit);
 
   // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
   int64_t peak_input_bytes() const { return peak_input_bytes_; }

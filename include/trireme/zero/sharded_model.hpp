@@ -108,6 +108,9 @@ using Loss =
 // values.
 using ReadRows = std::function<void(size_t parameter, const base::Block& block, float* out)>;
 
+using WantsParameter = std::function<bool(size_t parameter)>;
+using VisitWhole = std::function<void(size_t parameter, const at::Tensor& whole)>;
+
 // Called before weight, moments and average of a parameter change.
 using BeforeChange = std::function<void(size_t parameter)>;
 
@@ -171,8 +174,7 @@ class ShardedModel {
   // Gathers the wanted parameters stage by stage and shows each of them whole, once, in the compute
   // dtype, where the model lies; on a device as of its compute stream, and valid during the call
   // only. `wanted` is the same on all ranks. Collective over the shard.
-  void visit_whole(const std::function<bool(size_t parameter)>& wanted,
-                   const std::function<void(size_t parameter, const at::Tensor& whole)>& visit);
+  void visit_whole(const WantsParameter& wanted, const VisitWhole& visit);
   // All rows in the compute dtype where this rank can read them at any time (ranks of one node in
   // shared memory); nullptr elsewhere. As for compute_slice().
   const void* compute_whole(size_t parameter) const;
