@@ -53,7 +53,7 @@ void repeat_after_launcher(const std::string& message) noexcept try {
   if (!terminal.valid() || ::isatty(terminal.get()) != 1) return;
   const base::FileDescriptor launcher(static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
   if (!launcher.valid()) return;
-  const std::string words = base::text("\n", message, "\n");
+  const std::string words = base::text("\n", message.substr(0, message.find('\n')), "\n");
   if (::fork() == 0) wait_and_say(launcher.get(), terminal.get(), words.data(), words.size());
 } catch (const std::exception&) {  // the message has been said already
 }

@@ -17,7 +17,7 @@ using Style = ChartTrace::Style;
 
 // The picture, in its own units; text of 11 of them is legible down to 270 pixels of width.
 constexpr double width = 300, height = 175;
-constexpr double left = 40, right = 294, top = 10, bottom = 152;
+constexpr double left = 47, right = 294, top = 10, bottom = 152;
 constexpr size_t colours = 8;
 
 std::string at(double position) { return base::fixed(position, 1); }

@@ -6,9 +6,9 @@
 
 namespace trireme::job {
 
-// Says `message` on the launcher's terminal once the launcher has ended, from a process that stays
-// for that (at most a minute). Nothing where the parent of this process is no mpirun or writes to
-// no terminal. Called when the program is about to end; the first call counts.
+// Says the first line of `message` on the launcher's terminal once the launcher has ended, from a
+// process that stays for that (at most a minute). Nothing where the parent of this process is no
+// mpirun or writes to no terminal. Called when the program is about to end; the first call counts.
 void repeat_after_launcher(const std::string& message) noexcept;
 
 }  // namespace trireme::job
