@@ -135,6 +135,8 @@ bool looks_like_answer(std::string_view line) {
 AnswerReader::Answer AnswerReader::read(std::string_view line, const Asked& asked) {
   const std::string about = base::text(who_, ", ", asked.where);
   OrderedJson json = text::parse_record(line, {about + ", answer"});
+  VALIDATE(json.is_object(), ExitCode::bad_data, about, ": the answer is ", text::kind_of(json),
+           ", expected an object: ", plugin::excerpt(line));
   Answer answer;
   Reply& reply = answer.reply;
   reply.messages = messages_of(json, about);

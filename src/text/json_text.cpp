@@ -64,8 +64,8 @@ std::string reason_of(const std::exception& error) {
   return what.substr(start);
 }
 
-[[noreturn]] void refuse(std::string_view text, const TextPlace& place,
-                         const nlohmann::json::exception& error) {
+[[noreturn]] void refuse_json(std::string_view text, const TextPlace& place,
+                              const nlohmann::json::exception& error) {
   if (const auto* parse_error = dynamic_cast<const nlohmann::json::parse_error*>(&error)) {
     const size_t at = parse_error->byte > 0 ? parse_error->byte - 1 : 0;
     throw UserError(ExitCode::bad_data, base::text(position(text, at, place), ": not JSON (",
@@ -108,7 +108,7 @@ class RecordBuilder : public nlohmann::json_sax<OrderedJson> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    refuse(text_, place_, error);
+    refuse_json(text_, place_, error);
   }
 
  private:
@@ -174,7 +174,7 @@ Json parse_json(std::string_view text, const TextPlace& place) {
   check_text(text, place);
   try {
     return Json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) { refuse(text, place, error); }
+  } catch (const nlohmann::json::exception& error) { refuse_json(text, place, error); }
 }
 
 OrderedJson parse_record(std::string_view text, const TextPlace& place, Numbers numbers,

@@ -35,6 +35,7 @@ UNITS = {
              + sources("checkpoint", "digest", "index", "manifest"),
     "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set"),
     "reward": sources("reward", "asked", "checks", "request", "rule") + sources("plugin", "answers"),
+    "environment": sources("environment", "answers", "tool_calls"),
     "answers": sources("reward", "last_number", "latex_text", "math_answer", "math_compare", "math_evaluate", "math_expression", "math_functions",
                        "math_lexer", "math_normal", "math_parser", "math_plain", "math_sample", "math_sets", "math_value", "math_verl"),
     "base": sources("base", "command", "decimal", "error", "fault_gates", "fault_point", "files", "foreign_file", "philox", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
@@ -46,7 +47,7 @@ PLAIN = {"log": ["-fno-sanitize=all"]}
 # What is read there comes from others.
 PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set",
                                                                               "record", "score_input", "sft_set")),
-           "src/reward/asked.cpp", "src/plugin/answers.cpp", "src/plugin/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
+           "src/reward/asked.cpp", "src/plugin/answers.cpp", "src/plugin/lines.hpp", "src/environment/answers.cpp", "src/environment/tool_calls.cpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
            *(f"src/config/{name}.cpp" for name in ("convert", "model_shape", "toml_reader")), "src/job/facts.cpp",
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
            *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_call", "jinja_eval", "jinja_evaluate", "jinja_expression_parser", "jinja_format", "jinja_lexer",
@@ -60,6 +61,7 @@ BESIDE = {"src/base/samples.cpp": ("to_string", "request_id", "Samples::add", "S
           "src/config/convert.cpp": ("type_name", "type_of_words", "Limits::describe"),
           "src/data/jsonl.cpp": ("check_regular", "append_quoted", "append_number", "append_list", "JsonObject::key", "JsonObject::add",
                                  "JsonObject::add_json"),
+          "src/environment/answers.cpp": ("request", "rest_of", "calls_json", "reset_text", "step_text", "close_text", "line_of", "looks_like_answer"),
           "src/job/facts.cpp": ("process_environment", "ask_system"), "src/text/json_text.cpp": ("read_json_file",)}
 INCLUDES = ["include", "src", "."]
 FLAGS = ["-std=c++20", "-DNDEBUG", "-fsanitize=fuzzer"]

@@ -344,6 +344,16 @@ ANSWERS = [bytes([255]) + line + b"\n" for line in texts([
     b'\xff{"id":1,"reward":NaN}\n', b"\xffloading ...\n", b"\xff\xff\xfe\n", b"\xff" + b"[" * 3000 + b"\n", b"", b"\x00", b'\xff{"reward":1e400,"id":1}\n',
     b"\xff" + json.dumps(ANSWER | {"noise": "x" * 300, "reward": None}).encode()]
 
+# ---- environments ----
+
+TURNS = [case["text"].encode() for case in json.loads((pathlib.Path(__file__).parents[1] / "gold/tool_calls/cases.json").read_text())]
+REPLY = {"id": "1", "messages": [{"role": "tool", "content": "4", "name": "add"}], "reward": 0.5, "metrics": {"a": True}}
+ENVIRONMENT = TURNS + [
+    *texts(changed(REPLY, ("messages",), ("messages", []), ("messages", 1), ("messages", [1]), ("messages.0.role", "assistant"), ("messages.0.role",),
+                   ("messages.0.content", [{"type": "text", "text": "x"}]), ("reward", 1e39), ("reward", None), ("done", True), ("done", 1), ("text", "x"),
+                   ("metrics.a", "1"))),
+    b'{"id":"1","text":"x"}', b'{"id":"1","done":true}', b"</think>Action: f[1] Action: [x]", b'Action: f[{"a": 1}]', b"<think><tool_call>{", b'{"id":"1","text":"\xff"}']
+
 # ---- checkpoints ----
 
 
@@ -432,5 +442,6 @@ CHAT = CHAT + [json.loads(line)["template"].encode() for name in ("templates.jso
                if "template" in json.loads(line)]
 
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
-    "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "labels": LABELS, "plugin_answers": ANSWERS, "answers": RULES,
+    "template_inputs": TEMPLATE_INPUTS, "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "labels": LABELS, "plugin_answers": ANSWERS, "environment_lines": ENVIRONMENT,
+    "answers": RULES,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

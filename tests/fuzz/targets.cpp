@@ -20,6 +20,8 @@
 #include "checkpoint/index.hpp"
 #include "checkpoint/manifest.hpp"
 #include "config/value.hpp"
+#include "environment/answers.hpp"
+#include "environment/tool_calls.hpp"
 #include "model/gguf_parser.hpp"
 #include "model/safetensors_header.hpp"
 #include "plugin/lines.hpp"
@@ -278,6 +280,37 @@ void plugin_answers(std::string_view bytes) {
     for (const float value : values) require(!std::isinf(value));
   }
 }
+// A turn of the policy in every form of tool calls, and an answer of an environment to it.
+void environment_lines(std::string_view bytes) {
+  static const std::vector<environment::CallReader> readers = [] {
+    std::vector<environment::CallReader> made;
+    config::EnvironmentOptions options;
+    options.tool_pattern = R"(Action: (?<name>\w+)?\[(?<arguments>.*?)\])";
+    for (const auto form :
+         {config::ToolCalls::hermes, config::ToolCalls::llama3, config::ToolCalls::regex}) {
+      options.tool_calls = form;
+      made.emplace_back(options);
+    }
+    return made;
+  }();
+  environment::Step step;
+  step.text = bytes;
+  for (const auto& reader : readers) {
+    const environment::ToolCalls calls = reader.read(bytes);
+    const auto line = nlohmann::json::parse(
+        environment::line_of(1, environment::step_text(step, &calls)), nullptr, false);
+    require(!line.is_discarded() && line.at("calls").size() == calls.calls.size());
+  }
+  environment::AnswerReader answers("fuzz");
+  for (const bool reset : {false, true}) {
+    read_or_refuse([&] {
+      const auto answer = answers.read(bytes, {"a turn", reset, true});
+      require(std::isfinite(answer.reply.reward));
+      require(reset || answer.reply.done || !answer.reply.text.empty() ||
+              !answer.reply.messages.empty());
+    });
+  }
+}
 void checkpoint_index(std::string_view bytes) {
   const auto entries = checkpoint::index_from_bytes(bytes, "fuzz");
   require(checkpoint::to_bytes(entries) == bytes);
@@ -369,6 +402,7 @@ const std::map<std::string, Target> targets{{"safetensors_header", safetensors_h
                                             {"data_sets", data_sets},
                                             {"labels", labels},
                                             {"plugin_answers", plugin_answers},
+                                            {"environment_lines", environment_lines},
                                             {"answers", answers},
                                             {"checkpoint_index", checkpoint_index},
                                             {"manifest", manifest},

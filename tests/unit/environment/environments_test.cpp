@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "support/source_folder.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "unit/environment/support.hpp"
 
 namespace trireme::test {
@@ -329,6 +331,50 @@ TEST_F(EnvironmentTest, WhatIsNoAnswerGoesToTheLog) {
   EXPECT_THAT(log, HasSubstr("stdout: hello\n"));
   EXPECT_THAT(log, HasSubstr("stdout: {\"progress\": 3}\n"));
   EXPECT_THAT(log, HasSubstr("why"));
+}
+
+// --dry-run: a reset and an empty turn for the first record of each file.
+TEST_F(EnvironmentTest, ATrialPlaysTheFirstRecordOfEachFile) {
+  data::SetOptions files;
+  for (const char* name : {"a.jsonl", "b.jsonl"}) {
+    files.files.push_back(folder_ / name);
+    std::ofstream(files.files.back()) << R"({"prompt": "1+", "label": "7", "level": 3})"
+                                      << "\n{\"prompt\": \"2+\"}\n";
+  }
+  const auto prompts = data::PromptSet::load(
+      files, text::Tokenizer::load(source_folder() / "inputs/tutorial/tokenizer"));
+  const std::vector<const data::PromptSet*> sets{&prompts};
+  EXPECT_THAT(environment::try_environment(options_, sets), IsEmpty()) << "there is none";
+  options_.environment.processes = 4;
+  program(
+      "heard.write(line); heard.flush()\n"
+      "if r['type'] == 'reset': say()\n"
+      "else: say(reward=0.5, text='\\nNo.\\n')",
+      "heard = open(folder + '/heard', 'a')");
+  EXPECT_THAT(environment::try_environment(options_, sets),
+              ElementsAre(testing::AllOf(
+                  HasSubstr("environment: an empty turn after "),
+                  HasSubstr("a.jsonl:1 is answered by 5 bytes of text, with reward 0.5 (4 "
+                            "requests in "))));
+  std::ifstream in(folder_ / "heard");
+  std::vector<nlohmann::json> heard;
+  for (std::string line; std::getline(in, line);) heard.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(heard.size(), 4u);
+  EXPECT_EQ(heard[0].at("label"), "7");
+  EXPECT_EQ(heard[0].at("extra").at("level"), 3);
+  EXPECT_EQ(heard[1].at("prompt"), "1+");
+  EXPECT_EQ(heard[2].at("text"), "");
+  program("sys.exit('KeyError: x')");
+  expect_error(ExitCode::unfit_environment, "its messages end with\n    KeyError: x\n  (a reset",
+               [&] { environment::try_environment(options_, sets); });
+  options_.environment.timeout.seconds = 0.3;
+  program("pass");
+  expect_error(ExitCode::unfit_environment, "environment.timeout = 300",
+               [&] { environment::try_environment(options_, sets); });
+  options_.environment.tool_calls = config::ToolCalls::regex;
+  options_.environment.tool_pattern = "(";
+  expect_error(ExitCode::configuration, "environment.tool_pattern",
+               [&] { environment::check_environment(options_); });
 }
 
 }  // namespace
