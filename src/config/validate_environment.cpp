@@ -5,6 +5,7 @@
 
 #include "config/validate_losses.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/reward_sources.hpp"
 
 namespace trireme::config {
 namespace {
@@ -52,9 +53,11 @@ std::vector<std::string> environment_mistakes(const Options& options) {
               "program that it names): name the program, or remove the section");
     return mistakes;
   }
-  refuse_if(true,
-            "environment.command (episodes of several turns are not part of this program yet): "
-            "remove it");
+  for (size_t i = 0; i < options.reward.source.size(); ++i) {
+    refuse_if(source_name(options.reward.source[i], i) == environment_source, "reward.source.", i,
+              ".name = \"", environment_source,
+              "\" (metrics have the rewards of [environment] under that name): choose another one");
+  }
   const bool by_pattern = environment.tool_calls == ToolCalls::regex;
   refuse_if(by_pattern && environment.tool_pattern.empty(),
             "environment.tool_pattern is missing (tool_calls = \"regex\" needs what a call looks "

@@ -35,7 +35,11 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
                                               roles.rings, tokenizer, run.folder.path() / "logs",
                                               run.device, &run.progress);
   }
-  machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins
+  if (options.environment.wanted() && roles.leads_replica()) {
+    environments = std::make_unique<environment::Environments>(options, run.folder.path() / "logs",
+                                                               roles.world.rank());
+  }
+  machine::use_device(run.device, options.train.deterministic, roles.world);  // after the programs
   run.memory.admit(
       options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
       critic_start ? std::optional(critic_start->spec.shape) : std::nullopt,
@@ -58,7 +62,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (roles.generator) {
     generator = std::make_unique<rollout::Generator>(
         options, roles, model::without_dropout(actor_start.spec), tokenizer, run.device,
-        run.threads.generator, shared);
+        run.threads.generator, shared, environments.get());
   }
   start_generators(prompts);
   compare_numerics();
@@ -178,6 +182,11 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
     metrics.set("healed_syncs", static_cast<double>(healed));
   add_sync_metrics(last_sync_, metrics);
   if (run.options.has_plugins()) reward::add_plugin_metrics(run.roles.world, scorer.get(), metrics);
+  if (run.options.environment.wanted()) {
+    rollout::add_environment_metrics(
+        run.roles.world,
+        generator ? generator->take_environment_work() : rollout::EnvironmentWork{}, metrics);
+  }
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());

@@ -11,6 +11,7 @@
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/environment/environments.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/scorer.hpp"
@@ -20,8 +21,8 @@
 namespace trireme::driver {
 
 struct PpoRoles {
-  // Starts plugins, then the device, then the models; sizes the KV caches by what the weights of
-  // all roles leave. The actor's weights are not loaded yet. Collective over world.
+  // Starts plugins and environments, then the device, then the models; sizes the KV caches by what
+  // the weights of all roles leave. The actor's weights are not loaded yet. Collective over world.
   PpoRoles(Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
            const std::optional<data::PromptSet>& held_out, int64_t iterations,
            int64_t schedule_steps);
@@ -52,6 +53,7 @@ struct PpoRoles {
   std::optional<learn::ModelStart> critic_start;
   // Null where this rank lacks the role.
   std::unique_ptr<reward::Scorer> scorer;
+  std::unique_ptr<environment::Environments> environments;  // on the first rank of a replica
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<rollout::Generator> generator;
 

@@ -55,10 +55,15 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, const text::Tokenizer& tok
       groups_(rollout::policy_of(run.options, iterations)) {
   if (!groups_.choice_is_known()) news_.emplace(run.roles, limits_of(run.options), groups_);
   run.progress.add([this] { return take_mail(); });
+  if (run.options.environment.wanted() && roles.generator)
+    run.progress.add([this] { return roles_.generator->poll_environment(); });
   if (partial_ && !paced_ && roles.generator) {
     run.progress.add_joint(
         run.roles.generators.along(comm::Axis::tensor), "turns of a replica",
-        [this] { return !weights_change_ && !roles_.generator->idle() && !written_.congested(); },
+        [this] {
+          return !weights_change_ && !roles_.generator->idle() && !roles_.generator->must_wait() &&
+                 !written_.congested();
+        },
         [this] { step(); });
   }
   // Reward ranks that have nothing else to do.
@@ -170,7 +175,8 @@ rollout::Pace RolloutPhase::pace_of(const Stretch& stretch) {
   const comm::Then then = run_.progress.some(stretch.may);
   if (then == comm::Then::leave || (stretch.choosing && knows_choice()))
     return rollout::Pace::leave;
-  return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
+  const bool waits = written_.congested() || roles_.generator->must_wait();
+  return waits ? rollout::Pace::wait : rollout::Pace::go;
 }
 
 comm::Then RolloutPhase::write(const Stretch& stretch) {
@@ -180,7 +186,7 @@ comm::Then RolloutPhase::write(const Stretch& stretch) {
   generator.begin_stretch();
   for (int64_t steps = 0; !written(stretch); ++steps) {
     while ((pace = generator.agree(pace_of(stretch), steps)) == rollout::Pace::wait) {
-      run_.progress.until("room for finished sequences",
+      run_.progress.until("room for finished sequences, or the environment",
                           [&] { return pace_of(stretch) != rollout::Pace::wait; });
     }
     if (pace == rollout::Pace::leave) break;

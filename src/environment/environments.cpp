@@ -322,6 +322,7 @@ class Environments::Episodes : private plugin::Requests {
 Environments::Environments(const config::Options& options, const std::filesystem::path& log_dir,
                            int rank)
     : episodes_(std::make_unique<Episodes>(options, log_dir, rank)) {}
+Environments::Environments() = default;
 Environments::~Environments() = default;
 void Environments::reset(const Reset& reset) { episodes_->reset(reset); }
 void Environments::step(const Step& step) { episodes_->step(step); }

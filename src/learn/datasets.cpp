@@ -114,7 +114,8 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
 int64_t longest_sequence(const config::Options& options, const data::PromptSet& prompts,
                          const std::optional<data::PromptSet>& held_out) {
   const int64_t most = options.rollout.max_new_tokens;
-  if (most == 0 || options.actor.ptx_coef > 0) return options.max_len();
+  const bool in_turns = options.environment.wanted();  // of `most` tokens each
+  if (most == 0 || in_turns || options.actor.ptx_coef > 0) return options.max_len();
   const int64_t prompt = std::max(longest_of(prompts), held_out ? longest_of(*held_out) : 0);
   return std::min(prompt + most, options.max_len());
 }

@@ -10,7 +10,10 @@
 #include <map>
 #include <numeric>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/reward_sources.hpp"
+#include "trireme/ppo/experience.hpp"
 #include "trireme/ppo/rewards.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -53,10 +56,9 @@ void add_spread(const comm::CommView& world, const Samples& samples, IterationMe
     }
   };
   std::vector<Entry> mine;
-  for (int64_t i = 0; i < samples.size(); ++i) {
-    const auto s = static_cast<size_t>(i);
-    mine.push_back(
-        {samples.id[s], double{samples.reward[s]}, static_cast<double>(samples.response_len(i))});
+  const std::vector<int64_t> length_of = ppo::response_lengths(samples);
+  for (size_t s = 0; s < length_of.size(); ++s) {
+    mine.push_back({samples.id[s], double{samples.reward[s]}, static_cast<double>(length_of[s])});
   }
   std::vector<Entry> all = world.all_gather<Entry>(mine);
   if (all.empty()) return;
@@ -120,13 +122,13 @@ void add_advantages(const comm::CommView& trainers, const ppo::Experience& exper
                                           : std::numeric_limits<double>::quiet_NaN());
 }
 
-// Means of what reward sources say beside rewards, as `prefix` + its name: over the samples that
-// have it. Collective over world.
+// Means of what reward sources and environments say beside rewards, as `prefix` + its name: over
+// the samples that have it. Collective over world.
 void add_reward_metrics(const comm::CommView& world, const Samples& samples,
                         const std::string& prefix, IterationMetrics& metrics) {
   using Sum = std::pair<double, double>;  // and count
   std::vector<std::pair<std::string, Sum>> mine;
-  for (const auto& [name, values] : samples.reward_metrics) {
+  const auto add = [&](const std::string& name, const std::vector<float>& values) {
     Sum sum{0, 0};
     for (const float value : values) {
       if (std::isnan(value)) continue;
@@ -134,7 +136,10 @@ void add_reward_metrics(const comm::CommView& world, const Samples& samples,
       sum.second += 1;
     }
     mine.emplace_back(name, sum);
-  }
+  };
+  for (const auto& [name, values] : samples.reward_metrics) add(name, values);
+  for (const auto& [name, values] : samples.episode_metrics)
+    add(base::text(config::environment_source, "/", name), values);
   std::map<std::string, Sum> all;
   for (const auto& [name, sum] : world.all_gather<std::pair<std::string, Sum>>(mine)) {
     all[name].first += sum.first;
@@ -142,6 +147,28 @@ void add_reward_metrics(const comm::CommView& world, const Samples& samples,
   }
   for (const auto& [name, sum] : all)
     if (sum.second > 0) metrics.set(prefix + name, sum.first / sum.second);
+}
+
+// turns, observation_tokens and turn_tokens of an episode, and the share of broken_episodes.
+// Collective over world.
+void add_episodes(const comm::CommView& world, const Samples& samples, IterationMetrics& metrics) {
+  enum : size_t { count, turns, observed, written, broken, size };
+  std::vector<double> sums(size, 0.0);
+  const std::vector<int64_t> actions = ppo::action_counts(samples);
+  for (size_t s = 0; s < samples.turns.size(); ++s) {
+    const int64_t after_prompt = samples.response_len(static_cast<int64_t>(s));
+    sums[count] += 1;
+    sums[turns] += static_cast<double>(samples.turns[s].size());
+    sums[observed] += static_cast<double>(after_prompt - actions[s]);
+    sums[written] += static_cast<double>(actions[s]);
+    sums[broken] += samples.finish_reason[s] == FinishReason::broken;
+  }
+  sum_over(world, sums);
+  const double n = std::max(1.0, sums[count]);
+  metrics.set("turns", sums[turns] / n);
+  metrics.set("observation_tokens", sums[observed] / n);
+  metrics.set("turn_tokens", sums[written] / n);
+  metrics.set("broken_episodes", sums[broken] / n);
 }
 
 }  // namespace
@@ -155,16 +182,21 @@ double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
                            const std::vector<std::string>& parts, int64_t max_len,
                            IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
-  enum : size_t { count, reward, length, truncated, clipped, tokens, named, first_part };
+  enum : size_t { count, reward, length, truncated, clipped, tokens, named, episodes, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
   const std::vector<uint8_t> at_limit = ppo::clipped(samples, max_len);
-  sums[named] = samples.reward_metrics.empty() ? 0 : 1;
+  sums[named] = samples.reward_metrics.empty() && samples.episode_metrics.empty() ? 0 : 1;
+  sums[episodes] = static_cast<double>(samples.turns.size());
+  const std::vector<int64_t> length_of = ppo::response_lengths(samples);
+  if (samples.reward_parts.size() > parts.size())
+    throw InternalError(base::text("samples have rewards of ", samples.reward_parts.size(),
+                                   " sources, and the deck has ", parts.size()));
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     sums[count] += 1;
     sums[clipped] += at_limit[s];
     sums[reward] += double{samples.reward[s]};
-    sums[length] += static_cast<double>(samples.response_len(i));
+    sums[length] += static_cast<double>(length_of[s]);
     sums[truncated] += samples.finish_reason[s] == FinishReason::length;
     sums[tokens] += static_cast<double>(samples.length(i));
     for (size_t part = 0; part < samples.reward_parts.size(); ++part)
@@ -183,6 +215,7 @@ double add_rollout_metrics(const comm::CommView& world, const Samples& samples,
   metrics.set("response_length", sums[length] / n);
   metrics.set("truncated", sums[truncated] / n);
   metrics.set("response_clip_ratio", sums[clipped] / n);
+  if (sums[episodes] > 0) add_episodes(world, samples, metrics);
   add_spread(world, samples, metrics);
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
   return sums[reward] / n;

@@ -17,10 +17,60 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/report/side_output.hpp"
 
 namespace trireme::report {
+namespace {
+
+// What reward sources and the environment said of sequence `s`.
+std::string metrics_json(const Samples& samples, size_t s) {
+  data::JsonObject out;
+  for (const auto& [name, values] : samples.reward_metrics) {
+    if (!std::isnan(values[s])) out.add(name, double{values[s]});
+  }
+  for (const auto& [name, values] : samples.episode_metrics) {
+    if (!std::isnan(values[s]))
+      out.add(base::text(config::environment_source, "/", name), double{values[s]});
+  }
+  return out.str();
+}
+
+// With what the environment said before the first turn.
+std::string prompt_of_episode(const Samples& samples, int64_t i, const text::Tokenizer& tokenizer) {
+  const auto length = static_cast<size_t>(samples.prompt_len[static_cast<size_t>(i)]);
+  return tokenizer.decode(samples.tokens_of(i).first(length), text::Skip::nothing);
+}
+
+// Of each turn: what the policy wrote, its reward, and what the environment said to it.
+std::string turns_json(const Samples& samples, int64_t i, const text::Tokenizer& tokenizer) {
+  const auto ids = samples.tokens_of(i);
+  const auto is_action = [&](int64_t t) {
+    return samples.action_mask[static_cast<size_t>(samples.begin(i) + t)] != 0;
+  };
+  const auto decoded = [&](int64_t from, int64_t to) {
+    return tokenizer.decode(ids.subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)),
+                            text::Skip::nothing);
+  };
+  std::string out;
+  int64_t next = samples.prompt_len[static_cast<size_t>(i)];
+  for (const Turn& turn : samples.turns[static_cast<size_t>(i)]) {
+    const int64_t end = std::min<int64_t>(turn.end, samples.length(i));
+    const int64_t begin = std::min(next, end);
+    for (next = end; next < samples.length(i) && !is_action(next);) ++next;
+    data::JsonObject one;
+    one.add("response", decoded(begin, end)).add("reward", double{turn.reward});
+    one.add("finish_reason", to_string(turn.finish_reason));
+    if (next > end) one.add("observation", decoded(end, next));
+    out += (out.empty() ? "" : ",") + one.str();
+  }
+  return "[" + out + "]";
+}
+
+}  // namespace
+
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path,
                        const Samples& samples, const data::PromptSet& prompts,
                        const text::Tokenizer& tokenizer, int64_t iteration, int64_t count,
@@ -44,7 +94,8 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     const auto response = all.tokens_of(i).subspan(static_cast<size_t>(all.prompt_len[s]));
     data::JsonObject line;
     line.add("iteration", iteration).add("id", static_cast<int64_t>(all.id[s]));
-    line.add("prompt", prompts[all.prompt_row[s]].prompt);
+    line.add("prompt", all.turns.empty() ? prompts[all.prompt_row[s]].prompt
+                                         : prompt_of_episode(all, i, tokenizer));
     line.add("response", tokenizer.decode(response, text::Skip::nothing));
     line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
@@ -55,14 +106,8 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
         by_source.add(sources[p], double{all.reward_parts[p][s]});
       line.add_json("parts", by_source.str());
     }
-    data::JsonObject said;
-    bool any = false;
-    for (const auto& [name, values] : all.reward_metrics) {
-      if (std::isnan(values[s])) continue;
-      said.add(name, double{values[s]});
-      any = true;
-    }
-    if (any) line.add_json("metrics", said.str());
+    if (!all.turns.empty()) line.add_json("turns", turns_json(all, i, tokenizer));
+    if (const std::string said = metrics_json(all, s); said != "{}") line.add_json("metrics", said);
     line.add("finish_reason", to_string(all.finish_reason[s]));
     lines += line.str() + '\n';
   }

@@ -141,7 +141,7 @@ void check_share(const config::Options& options, const config::Strings& files,
                  const text::Tokenizer& policy, const data::PromptSet& prompts, int64_t first,
                  int64_t step) {
   const std::vector<std::string> names = source_names(options);
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (size_t i = 0; i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
     if (source.kind != config::RewardKind::model) continue;
     std::optional<Reading> reading;

@@ -12,8 +12,28 @@ std::vector<std::string> source_names(const config::Options& options) {
   std::vector<std::string> names;
   for (size_t i = 0; i < options.reward.source.size(); ++i)
     names.push_back(config::source_name(options.reward.source[i], i));
+  if (options.environment.wanted()) names.emplace_back(config::environment_source);
   return names;
 }
+
+namespace {
+
+class EnvironmentSource : public Source {
+ public:
+  const std::string& name() const override { return name_; }
+  Scores score(std::span<const Request> requests) override {
+    Scores out;
+    for (const Request& request : requests) out.values.push_back(request.turn_rewards);
+    return out;
+  }
+
+ private:
+  std::string name_{config::environment_source};
+};
+
+}  // namespace
+
+std::unique_ptr<Source> make_environment_source() { return std::make_unique<EnvironmentSource>(); }
 
 void Rewards::add(std::unique_ptr<Source> source, double weight) {
   sources_.push_back({std::move(source), weight});

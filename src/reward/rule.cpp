@@ -240,8 +240,8 @@ class RuleSource : public Source {
   }
 
   double length_excess(const Request& request) const {
-    const double tokens =
-        static_cast<double>(request.ids.size()) - static_cast<double>(request.prompt_len);
+    const auto tokens = static_cast<double>(
+        request.turn_tokens.value_or(std::ssize(request.ids) - request.prompt_len));
     return std::max(0.0, tokens / static_cast<double>(options_.length_target) - 1);
   }
 

@@ -70,6 +70,7 @@ void Scorer::make_sources() {
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
   }
+  if (options_.environment.wanted()) rewards_.add(make_environment_source(), 1);
   made_.clear();
 }
 
@@ -112,6 +113,11 @@ std::vector<Request> Scorer::requests(const Samples& samples, const data::Prompt
     request.iteration = iteration;
     request.ids.assign(ids.begin(), ids.end());
     request.prompt_len = samples.prompt_len[s];
+    if (!samples.turns.empty()) {
+      request.turn_rewards = reward_of(samples.turns[s]);
+      const auto begin = samples.action_mask.begin() + samples.begin(i);
+      request.turn_tokens = std::count(begin, begin + samples.length(i), uint8_t{1});
+    }
     requests.push_back(std::move(request));
   }
   return requests;

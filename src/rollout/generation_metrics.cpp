@@ -45,4 +45,22 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
   metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);
 }
 
+void add_environment_metrics(const comm::CommView& world, const EnvironmentWork& mine,
+                             report::IterationMetrics& metrics) {
+  EnvironmentWork sum;
+  for (const EnvironmentWork& one : world.gather_values(mine)) {
+    sum.programs += one.programs;
+    sum.begun_again += one.begun_again;
+    sum.rendered_differently += one.rendered_differently;
+  }
+  metrics.environment = {{"requests", static_cast<double>(sum.programs.requests)},
+                         {"retries", static_cast<double>(sum.programs.retries)},
+                         {"restarts", static_cast<double>(sum.programs.restarts)},
+                         {"malformed_calls", static_cast<double>(sum.programs.malformed_calls)},
+                         {"broken", static_cast<double>(sum.programs.broken)},
+                         {"begun_again", static_cast<double>(sum.begun_again)},
+                         {"rendered_differently", static_cast<double>(sum.rendered_differently)},
+                         {"wait_seconds", sum.programs.wait_seconds}};
+}
+
 }  // namespace trireme::rollout

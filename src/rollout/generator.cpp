@@ -3,12 +3,15 @@
 #include "trireme/rollout/generator.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
+#include "rollout/episodes.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/kernels/device_type.hpp"
@@ -59,29 +62,6 @@ generate::GeneratorWeights make_weights(const config::Options& options, const co
   return weights;
 }
 
-// `truncated`: by top-p or top-k.
-Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row,
-                    bool truncated, int64_t max_len) {
-  const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
-    values.insert(values.begin(), prompt.ids.size(), {});
-    return values;
-  };
-  SequenceRecord sequence;
-  sequence.id = result.id;
-  sequence.prompt_row = row;
-  sequence.ids.assign(prompt.ids.begin(), prompt.ids.end());
-  sequence.ids.insert(sequence.ids.end(), result.output_ids.begin(), result.output_ids.end());
-  sequence.action_ranges = {
-      {static_cast<int64_t>(prompt.ids.size()), static_cast<int64_t>(sequence.ids.size())}};
-  sequence.log_probs = behind_prompt(std::move(result.log_probs));
-  if (truncated) sequence.sample_log_probs = behind_prompt(std::move(result.sample_log_probs));
-  sequence.versions = behind_prompt(std::move(result.versions));
-  sequence.finish_reason = result.finish_reason;
-  Samples samples;
-  samples.add(sequence, max_len);
-  return samples;
-}
-
 // A replica of several ranks agrees no more often on what it does next.
 constexpr int64_t steps_between_messages = 16;
 
@@ -97,7 +77,8 @@ int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
 Generator::Generator(const config::Options& options, const comm::Roles& roles,
                      const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
                      at::Device device, machine::Threads threads,
-                     const std::vector<const std::byte*>& shared)
+                     const std::vector<const std::byte*>& shared,
+                     environment::Environments* environments)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
@@ -107,7 +88,13 @@ Generator::Generator(const config::Options& options, const comm::Roles& roles,
                                  "rollout.logit_bias")),
       spec_(spec),
       threads_(std::move(threads)),
-      weights_(make_weights(options, roles, spec, device, shared)) {}
+      weights_(make_weights(options, roles, spec, device, shared)),
+      environments_(environments) {
+  if (environments)
+    episodes_ = std::make_unique<Episodes>(tokenizer_, stops_.ids, *environments, limit());
+}
+
+Generator::~Generator() = default;
 
 void Generator::start(int64_t kv_memory) {
   const auto engine = engine_options(options_, roles_, spec_, threads_, kv_memory);
@@ -146,17 +133,29 @@ GeneratorWork Generator::take_work() {
           all.page_room_unused - before.page_room_unused};
 }
 
-generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id,
+int64_t Generator::limit() const {
+  const int64_t own = in_turns() ? options_.environment.max_tokens : 0;
+  return own > 0 ? own : options_.max_len();
+}
+
+bool Generator::truncates(const SamplingPlan& plan) const {
+  const auto& rollout = options_.rollout;
+  return plan.temperature > 0 &&
+         kernels::Truncation{rollout.top_p, rollout.top_k, rollout.min_p}.active(spec_.shape.vocab);
+}
+
+generate::Request Generator::make_request(std::span<const int32_t> prompt, uint64_t id,
                                           const SamplingPlan& plan) const {
   generate::Request request;
   request.id = id;
-  request.prompt = prompt.ids;
+  request.prompt.assign(prompt.begin(), prompt.end());
   request.sampling.temperature = plan.temperature;
   request.sampling.top_p = options_.rollout.top_p;
   request.sampling.top_k = options_.rollout.top_k;
   request.sampling.min_p = options_.rollout.min_p;
   request.sampling.repetition_penalty = options_.rollout.repetition_penalty;
-  const int64_t room = options_.max_len() - static_cast<int64_t>(prompt.ids.size());
+  const int64_t room = limit() - static_cast<int64_t>(prompt.size());
+  if (in_turns()) request.longest = limit();
   const int64_t wish = options_.rollout.max_new_tokens;
   request.sampling.max_new_tokens = wish > 0 ? std::min(wish, room) : room;
   request.sampling.min_new_tokens = options_.rollout.min_new_tokens;
@@ -169,66 +168,108 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
 
 Pace Generator::agree(Pace mine, int64_t step) const {
   if (roles_.tensor_parallel() == 1) return mine;
-  if (step % steps_between_messages != 0) return Pace::go;
+  if (step % steps_between_messages != 0 && !depends_on_answers()) return Pace::go;
   return static_cast<Pace>(
       roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
 }
 
-void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t number,
-                       generate::Request request) {
-  const generate::SamplingParams& sampling = request.sampling;
-  const bool truncated =
-      sampling.temperature > 0 &&
-      kernels::Truncation{sampling.top_p, sampling.top_k, sampling.min_p}.active(spec_.shape.vocab);
+void Generator::submit(uint64_t id, Writing& writing, std::span<const int32_t> prompt,
+                       generate::Result begun, int64_t turn_begin) {
+  generate::Request request = make_request(prompt, id, writing.plan);
+  request.begun = std::move(begun);
+  request.turn_begin = turn_begin;
   // A checkpoint of a run that did not truncate yet: its tokens were drawn from the full
   // distribution.
-  if (truncated && request.begun.sample_log_probs.empty())
+  if (truncates(writing.plan) && request.begun.sample_log_probs.empty())
     request.begun.sample_log_probs = request.begun.log_probs;
-  writing_.emplace(request.id, Writing{&prompts, row, number, truncated});
-  ++unfinished_[number];
+  writing.in_engine = true;
   engine_->submit(std::move(request));
+}
+
+void Generator::begin_one(uint64_t id, Writing writing) {
+  ++unfinished_[writing.number];
+  Writing& one = writing_.emplace(id, std::move(writing)).first->second;
+  if (in_turns()) {
+    wait_for_answer(id);
+    if (episodes_) {
+      const uint64_t group = group_of(id);  // its episodes begin alike
+      const auto bits = base::philox(
+          {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32),
+           static_cast<uint32_t>(base::Stream::environment), 0},
+          {static_cast<uint32_t>(one.plan.seed), static_cast<uint32_t>(one.plan.seed >> 32)});
+      episodes_->begin(id, *one.prompts, one.row, uint64_t{bits[0]} << 32 | bits[1], one.recorded);
+    }
+    return;
+  }
+  generate::Result begun;
+  if (one.recorded) begun = result_of(*one.recorded, 0);
+  one.recorded.reset();
+  submit(id, one, (*one.prompts)[one.row].ids, std::move(begun), 0);
 }
 
 void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch,
                       const SamplingPlan& plan, std::span<const size_t> mine) {
   for (const size_t p : mine) {
-    const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = batch.groups[p] << 20 | request_id(0, 0, sample);
-      submit(prompts, row, batch.number, make_request(prompts[row], id, plan));
+      begin_one(id,
+                {.prompts = &prompts, .row = batch.rows[p], .number = batch.number, .plan = plan});
     }
   }
 }
 
 void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
                       const SamplingPlan& plan) {
+  VALIDATE(in_turns() || unfinished.turns.empty(), ExitCode::configuration, "the checkpoint has ",
+           unfinished.size(),
+           " episodes that are not finished: start with environment.command, as it was saved");
   for (int64_t i = 0; i < unfinished.size(); ++i) {
     const auto s = static_cast<size_t>(i);
-    const int64_t row = unfinished.prompt_row[s];
-    generate::Request request = make_request(prompts[row], unfinished.id[s], plan);
-    const auto first = unfinished.begin(i) + unfinished.prompt_len[s],
-               last = unfinished.begin(i) + unfinished.length(i);
-    request.begun.output_ids.assign(unfinished.ids.begin() + first, unfinished.ids.begin() + last);
-    request.begun.log_probs.assign(unfinished.log_probs.begin() + first,
-                                   unfinished.log_probs.begin() + last);
-    if (!unfinished.sample_log_probs.empty()) {
-      request.begun.sample_log_probs.assign(unfinished.sample_log_probs.begin() + first,
-                                            unfinished.sample_log_probs.begin() + last);
-    }
-    request.begun.versions.assign(unfinished.version.begin() + first,
-                                  unfinished.version.begin() + last);
-    submit(prompts, row, number, std::move(request));
+    begin_one(unfinished.id[s], {.prompts = &prompts,
+                                 .row = unfinished.prompt_row[s],
+                                 .number = number,
+                                 .plan = plan,
+                                 .recorded = unfinished.select(std::vector{i}),
+                                 .outside = in_turns() ? unfinished.response_len(i) : 0});
   }
 }
 
 std::vector<Finished> Generator::step() {
   const at::NoGradGuard no_grad;
+  std::vector<Finished> out;
+  if (unanswered_ > 0) out = carry_out_moves();
   const generate::EngineCounters before = engine_->counters();
   const base::Stopwatch watch;
   generate::StepOutput output = engine_->step();
   stepping_ += watch.seconds();
   running_.set(engine_->counters().running);
   waiting_.set(engine_->unfinished() - engine_->counters().running);
+  count_step(before);
+  if (in_turns()) end_turns(output);
+  for (generate::Result& result : output.finished) {
+    const Writing writing = take_out(result.id);
+    if (roles_.leads_replica()) out.push_back(finished(std::move(result), writing));
+  }
+  if (roles_.leads_replica())
+    base::add_written(
+        {std::ssize(out), engine_->counters().generated_tokens - before.generated_tokens});
+  return out;
+}
+
+// On the replica's first rank.
+Finished Generator::finished(generate::Result result, const Writing& writing) const {
+  const uint64_t id = result.id;
+  const std::vector<int32_t>& prompt = (*writing.prompts)[writing.row].ids;
+  const auto length = static_cast<int64_t>(prompt.size() + result.output_ids.size());
+  const SequenceParts parts =
+      episodes_ ? episodes_->take(id, result)
+                : SequenceParts{.prompt = prompt,
+                                .ranges = {{static_cast<int64_t>(prompt.size()), length}}};
+  return {sequence_of(std::move(result), parts, writing.row, truncates(writing.plan), limit()),
+          writing.number};
+}
+
+void Generator::count_step(const generate::EngineCounters& before) const {
   const auto count = [&](trace::Name name, int64_t generate::EngineCounters::*which) {
     trace::count(name, engine_->counters().*which - before.*which);
   };
@@ -246,23 +287,11 @@ std::vector<Finished> Generator::step() {
   count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
-  if (roles_.leads_replica())
-    base::add_written({std::ssize(output.finished),
-                       engine_->counters().generated_tokens - before.generated_tokens});
-  std::vector<Finished> finished;
-  for (generate::Result& result : output.finished) {
-    const Writing writing = take_out(result.id);
-    if (!roles_.leads_replica()) continue;
-    finished.push_back({sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
-                                    writing.truncated, options_.max_len()),
-                        writing.number});
-  }
-  return finished;
 }
 
 Generator::Writing Generator::take_out(uint64_t id) {
-  const Writing writing = writing_.at(id);
-  writing_.erase(id);
+  Writing writing = std::move(writing_.extract(id).mapped());
+  if (writing.waits) --unanswered_;
   if (--unfinished_.at(writing.number) == 0) unfinished_.erase(writing.number);
   return writing;
 }
@@ -282,8 +311,14 @@ std::vector<uint64_t> Generator::leave_longer(int64_t longest, int64_t step) {
     if (groups.contains(group_of(id))) ids.push_back(id);
   }
   std::ranges::sort(ids);  // alike on all ranks of the replica
-  for (const uint64_t id : ids) take_out(id);
-  dropped_ += engine_->cancel(ids);
+  std::vector<uint64_t> in_engine;
+  for (const uint64_t id : ids) {
+    const Writing writing = take_out(id);
+    if (writing.in_engine) in_engine.push_back(id);
+    dropped_ += writing.outside;
+    if (episodes_) episodes_->close(id);
+  }
+  dropped_ += engine_->cancel(in_engine);
   if (!roles_.leads_replica()) return {};
   return {groups.begin(), groups.end()};
 }
@@ -300,11 +335,14 @@ void Generator::end_stretch() {
 
 int64_t Generator::outstanding(const generate::AnswerLengths& expected) const {
   int64_t tokens = 0;
-  for (const generate::Result& result : engine_->standing()) {
-    const Writing& writing = writing_.at(result.id);
-    const auto written = static_cast<int64_t>(result.output_ids.size());
+  const auto add = [&](const Writing& writing, int64_t written) {
     if (written == 0) tokens += static_cast<int64_t>((*writing.prompts)[writing.row].ids.size());
     tokens += std::max<int64_t>(1, expected.expected(writing.row) - written);
+  };
+  for (const generate::Result& result : engine_->standing())
+    add(writing_.at(result.id), std::ssize(result.output_ids));
+  for (const auto& [id, writing] : writing_) {
+    if (!writing.in_engine) add(writing, writing.outside);
   }
   return tokens;
 }
@@ -312,12 +350,27 @@ int64_t Generator::outstanding(const generate::AnswerLengths& expected) const {
 Samples Generator::standing(int64_t number) const {
   Samples samples;
   if (!roles_.leads_replica()) return samples;
+  std::map<uint64_t, generate::Result> results;
+  for (const auto& [id, writing] : writing_) {
+    if (writing.number == number) results[id].id = id;
+  }
   for (generate::Result& result : engine_->standing()) {
+    if (const auto one = results.find(result.id); one != results.end())
+      one->second = std::move(result);
+  }
+  for (auto& [id, result] : results) {
+    const Writing& writing = writing_.at(id);
+    const std::vector<int32_t>& prompt = (*writing.prompts)[writing.row].ids;
+    SequenceParts parts{.prompt = prompt};
+    if (episodes_) {
+      parts = episodes_->standing(id, result);
+    } else {
+      const auto begin = static_cast<int64_t>(prompt.size());
+      parts.ranges = {{begin, begin + std::ssize(result.output_ids)}};
+    }
     result.finish_reason = FinishReason::unfinished;
-    const Writing& writing = writing_.at(result.id);
-    if (writing.number != number) continue;
-    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row,
-                               writing.truncated, options_.max_len()));
+    samples.append(
+        sequence_of(std::move(result), parts, writing.row, truncates(writing.plan), limit()));
   }
   return samples;
 }

@@ -73,17 +73,20 @@ class Environments {
   // Starts the programs: before any device is touched. Messages of the programs go to
   // environment-<rank>.log in `log_dir`; empty: kept for errors only.
   Environments(const config::Options& options, const std::filesystem::path& log_dir, int rank);
-  ~Environments();
+  virtual ~Environments();
 
-  void reset(const Reset& reset);
-  void step(const Step& step);  // of an episode whose last reply is there and not done
+  virtual void reset(const Reset& reset);
+  virtual void step(const Step& step);  // of an episode whose last reply is there and not done
   // An episode that its caller leaves, whether its answer is awaited or not; its id is free again.
-  void close(uint64_t episode);
+  virtual void close(uint64_t episode);
   // Sends and receives what it can, looks after processes that are late or gone; the replies that
   // are there, in the order in which they came.
-  std::vector<Reply> poll();
-  int64_t pending() const;   // episodes whose answer is awaited
-  Counters take_counters();  // of the time since the last call
+  virtual std::vector<Reply> poll();
+  virtual int64_t pending() const;  // episodes whose answer is awaited
+  Counters take_counters();         // of the time since the last call
+
+ protected:
+  Environments();  // without programs: another kind answers
 
  private:
   class Episodes;

@@ -37,6 +37,9 @@ struct Request {
   int64_t prompt_len = 0;    // tokens of the prompt
   bool encoded = false;      // the ids were made of the texts; false: the policy wrote them
   std::string where;         // "file:line" of its prompt; empty: not from a file
+  // Of an episode: what the environment gave for its turns, and the tokens of the policy's turns.
+  float turn_rewards = 0;
+  std::optional<int64_t> turn_tokens = {};
 };
 // The request in words, for messages: "the prompt of data.jsonl:7", or its number.
 std::string described(const Request& request);
@@ -91,6 +94,9 @@ class Source {
 // Exact text, regular expression or number against the label, plus format and length parts; see
 // rule.hpp.
 std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name);
+
+// The environment's rewards of an episode, for runs with one: the last source, of weight 1.
+std::unique_ptr<Source> make_environment_source();
 
 // Child processes that answer JSON lines, options.processes of them. Started here: call it before
 // the device is touched.

@@ -13,6 +13,7 @@
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/environment/environments.hpp"
 #include "trireme/generate/dispatch.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
@@ -70,14 +71,27 @@ struct GeneratorWork {
   int64_t page_room = 0, page_room_unused = 0;  // as in generate::EngineCounters
 };
 
+// Counts of a replica's environment.
+struct EnvironmentWork {
+  environment::Counters programs;
+  int64_t begun_again = 0;  // episodes: the environment answered otherwise than before a restart
+  int64_t rendered_differently = 0;  // the template gives other tokens of the whole episode
+};
+
+class Episodes;
+struct Move;
+
 class Generator {
  public:
   // Weights only, which are zero until the first sync. start() before anything else. `shared`:
   // where this rank reads the actor's weights in place, one pointer per parameter; empty: the
-  // generator has weights of its own.
+  // generator has weights of its own. `environments`: those of the deck, on the first rank of a
+  // replica; it must live on. Null elsewhere, and where an answer is one turn.
   Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
             const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads,
-            const std::vector<const std::byte*>& shared);
+            const std::vector<const std::byte*>& shared,
+            environment::Environments* environments = nullptr);
+  ~Generator();
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of
   // this rank's memory, of which the KV cache takes its share. Collective over the replica.
   void start(int64_t kv_memory);
@@ -87,6 +101,7 @@ class Generator {
   GeneratorMemory memory() const;
   // Since the last call.
   GeneratorWork take_work();
+  EnvironmentWork take_environment_work();
   // Gives the memory of the KV cache back until the next rollout. Local.
   void release_cache() { engine_->release(); }
   // Bytes of KV cache that start() granted to this rank.
@@ -106,9 +121,15 @@ class Generator {
   // The same of sequences that a generator has written a part of, as standing() gave them.
   void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
              const SamplingPlan& plan);
-  // One token of each running sequence, and accepted guesses after it. What is finished, on the
-  // replica's first rank. Collective over the replica.
+  // One token of each running sequence, and accepted guesses after it; before that, what the
+  // environment has answered. What is finished, on the replica's first rank. Collective over the
+  // replica.
   std::vector<Finished> step();
+  // Takes what the environment has answered; how many answers. A source of progress. Local.
+  int64_t poll_environment();
+  // The next step has to wait for the environment: nothing else is left to do, or with
+  // train.deterministic some answer is missing. Said by the replica's first rank. Local.
+  bool must_wait() const;
   // Around a stretch of steps; `step` counts them in what follows. Local.
   void begin_stretch();
   void end_stretch();
@@ -118,7 +139,7 @@ class Generator {
   // Leaves the groups with an unfinished answer of so many tokens; they, on the replica's first
   // rank. Collective in the same steps.
   std::vector<uint64_t> leave_longer(int64_t longest, int64_t step);
-  bool idle() const { return engine_->idle(); }
+  bool idle() const { return engine_->idle() && unanswered_ == 0; }
   // Whether something of the batch is to be written.
   bool writes(int64_t number) const { return unfinished_.contains(number); }
   // Tokens that this replica has to write yet, where answers are as long as expected. Local.
@@ -129,16 +150,44 @@ class Generator {
   // As the engine's.
   std::vector<uint64_t> queue() const { return engine_->queue(); }
   void arrange(std::span<const uint64_t> order) { engine_->arrange(order); }
-  void begin_anew() { engine_->begin_anew(); }
+  void begin_anew();
   // So many tokens of finished answers are dropped, too: they count as what it has left of
   // unfinished ones does. Local.
   void count_dropped(int64_t tokens) { dropped_ += tokens; }
 
  private:
-  void submit(const data::PromptSet& prompts, int64_t row, int64_t number,
-              generate::Request request);
-  generate::Request make_request(const data::PromptRecord& prompt, uint64_t id,
+  // A sequence that has to be written.
+  struct Writing {
+    const data::PromptSet* prompts;
+    int64_t row;
+    int64_t number;  // of the batch
+    SamplingPlan plan = {};
+    std::optional<Samples> recorded = {};  // of an episode: a checkpoint's part, until it goes on
+    bool waits = false;                    // for the environment
+    bool in_engine = false;
+    int64_t outside = 0;  // tokens of its answer that the engine does not have
+  };
+  void begin_one(uint64_t id, Writing writing);
+  void submit(uint64_t id, Writing& writing, std::span<const int32_t> prompt,
+              generate::Result begun, int64_t turn_begin);
+  generate::Request make_request(std::span<const int32_t> prompt, uint64_t id,
                                  const SamplingPlan& plan) const;
+  bool truncates(const SamplingPlan& plan) const;
+  // Tokens of a sequence.
+  int64_t limit() const;
+  bool in_turns() const { return options_.environment.wanted(); }
+  bool steps_have_all_answers() const;
+  // Whether the replica's next step depends on answers; the same on all its ranks.
+  bool depends_on_answers() const;
+  // Moves of episodes; what is finished, on the first rank. Collective over the replica.
+  std::vector<Finished> carry_out_moves();
+  void submit_episode(const Move& move, Writing& writing);
+  void finish_episode(uint64_t id, std::vector<Finished>& finished);
+  void end_turns(generate::StepOutput& output);
+  void arrange_episodes();
+  void wait_for_answer(uint64_t id);
+  Finished finished(generate::Result result, const Writing& writing) const;
+  void count_step(const generate::EngineCounters& before) const;
 
   config::Options options_;
   const comm::Roles& roles_;
@@ -156,16 +205,13 @@ class Generator {
   trace::Gauge waiting_{"sequences waiting"};
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
-  struct Writing {
-    const data::PromptSet* prompts;
-    int64_t row;
-    int64_t number;  // of the batch
-    bool truncated;  // drawn under top-p or top-k
-  };
-  // It is not under way any more.
+  // It is not being written any more.
   Writing take_out(uint64_t id);
   std::unordered_map<uint64_t, Writing> writing_;    // by id
   std::unordered_map<int64_t, int64_t> unfinished_;  // sequences by batch
+  environment::Environments* environments_;
+  std::unique_ptr<Episodes> episodes_;  // where environments are
+  int64_t unanswered_ = 0;              // sequences that wait for it, on all ranks of the replica
 };
 
 int64_t mean_prompt_tokens(const data::PromptSet& prompts);

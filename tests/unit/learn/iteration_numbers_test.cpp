@@ -138,7 +138,7 @@ TEST(RolloutMetrics, WhatPluginsSayIsAveraged) {
     return samples;
   };
   IterationMetrics metrics;
-  add_rollout_metrics(world(), told(my_ids()), {"judge"}, 100, metrics);
+  add_rollout_metrics(world(), told(my_ids()), {"judge", "second"}, 100, metrics);
   const Samples all = told(all_ids());
   double sum = 0, count = 0;
   for (const float value : all.reward_metrics.at("judge/some")) {
