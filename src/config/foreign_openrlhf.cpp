@@ -8,13 +8,13 @@ using notes::adam;
 using notes::as_ranks;
 using notes::by_itself;
 using notes::by_tokens;
+using notes::episodes;
 using notes::every_line;
 using notes::in_max_len;
 using notes::local_file;
 using notes::local_model;
 using notes::no_context;
 using notes::no_experts;
-using notes::no_turns;
 using notes::one_reward_model;
 using notes::own_attention;
 using notes::own_engine;
@@ -201,7 +201,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"use_dynamic_batch", "", "", by_tokens},
     {"train_max_tokens_per_gpu", "train.micro_batch_tokens"},
     {"rollout_max_tokens_per_gpu", "rollout.micro_batch_tokens"},
-    {"agent_func_path", "", "", no_turns},
+    {"agent_func_path", "", "", episodes},
     {"enable_vllm_is_correction", "algo.advantage.is_correction_enable"},
     {"vllm_is_truncated_threshold", "algo.advantage.is_correction_threshold"},
     {"overlong_buffer_len", "reward.overlong_buffer_len"},

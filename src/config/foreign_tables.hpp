@@ -35,7 +35,8 @@ inline constexpr std::string_view one_reward_model = "a [[reward.source]] with k
 inline constexpr std::string_view plugin =
     "write it as a plugin (docs/user/run.md): a [[reward.source]] with kind = \"plugin\"";
 inline constexpr std::string_view no_experts = "mixtures of experts are not built";
-inline constexpr std::string_view no_turns = "episodes of several turns are not built";
+inline constexpr std::string_view episodes =
+    "episodes of several turns: a program of yours in [environment]";
 inline constexpr std::string_view no_context =
     "context parallelism is not built: a sequence stays on one rank";
 inline constexpr std::string_view adam = "nothing: AdamW is the optimizer";

@@ -6,11 +6,11 @@ namespace {
 
 using notes::adam;
 using notes::by_tokens;
+using notes::episodes;
 using notes::every_line;
 using notes::in_max_len;
 using notes::local_file;
 using notes::local_model;
-using notes::no_turns;
 using notes::own_attention;
 using notes::own_engine;
 using notes::packed;
@@ -115,8 +115,8 @@ constexpr ForeignName of_trl[] = {
     {"completion_only_loss", "", "", "nothing: of prompt and response the response is learned"},
     {"label_smoothing", "algo.dpo.label_smoothing"},
     {"chat_template_kwargs", "data.chat_template_kwargs", "", "a JSON object in a text"},
-    {"tools", "", "", no_turns},
-    {"max_tool_calling_iterations", "", "", no_turns},
+    {"tools", "", "", episodes},
+    {"max_tool_calling_iterations", "", "", episodes},
 };
 
 }  // namespace

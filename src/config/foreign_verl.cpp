@@ -8,12 +8,12 @@ using notes::adam;
 using notes::as_ranks;
 using notes::by_itself;
 using notes::by_tokens;
+using notes::episodes;
 using notes::every_line;
 using notes::in_max_len;
 using notes::local_file;
 using notes::local_model;
 using notes::no_context;
-using notes::no_turns;
 using notes::one_reward_model;
 using notes::own_engine;
 using notes::packed;
@@ -116,7 +116,7 @@ constexpr ForeignName of_verl[] = {
     {"actor_rollout_ref.rollout.val_kwargs.n", "eval.n_samples_per_prompt"},
     {"actor_rollout_ref.rollout.val_kwargs.top_p", "", "", "evaluations draw with rollout.top_p"},
     {"actor_rollout_ref.rollout.val_kwargs.do_sample", "", "", "eval.temperature = 0 is greedy"},
-    {"actor_rollout_ref.rollout.multi_turn.enable", "", "", no_turns},
+    {"actor_rollout_ref.rollout.multi_turn.enable", "", "", episodes},
     {"critic.model.path", "critic.path", "", local_model},
     {"critic.optim.lr", "critic.adam.lr"},
     {"critic.optim.lr_warmup_steps_ratio", "critic.warmup_ratio"},

@@ -23,10 +23,6 @@ constexpr std::array not_built{
     NotBuilt{"image", "vision models"},
     NotBuilt{"images", "vision models"},
     NotBuilt{"vlm", "vision models"},
-    NotBuilt{"multiturn", "multi-turn rollouts"},
-    NotBuilt{"multi_turn", "multi-turn rollouts"},
-    NotBuilt{"agent", "multi-turn rollouts (agents)"},
-    NotBuilt{"tools", "multi-turn rollouts (tools)"},
     NotBuilt{"fp8", "FP8"},
     NotBuilt{"4bit", "quantised training"},
     NotBuilt{"quantization", "quantised weights"},
@@ -47,6 +43,10 @@ constexpr std::array not_built{
 
 // Programs that other trainers name in keys of their own (use_wandb, logger.tensorboard_dir).
 constexpr std::array<std::string_view, 3> sinks{"wandb", "tensorboard", "mlflow"};
+
+// How they call episodes of several turns.
+constexpr std::array<std::string_view, 4> episode_words{"multiturn", "multi_turn", "agent",
+                                                        "tools"};
 
 bool contains_word(std::string_view key, std::string_view word) {
   const auto separates = [](char c) { return c == '.' || c == '_'; };
@@ -69,6 +69,11 @@ std::string hint_for(std::string_view key) {
     if (contains_word(key, sink))
       return base::text("(a name of other programs): here it is report.sinks = [\"", sink,
                         "\"], files in run.dir; the program opens no connection");
+  }
+  for (const std::string_view word : episode_words) {
+    if (contains_word(key, word))
+      return "asks for episodes of several turns: here a program of yours in [environment] answers "
+             "them (docs/user/environments.md)";
   }
   for (const auto& entry : not_built) {
     if (contains_word(key, entry.word))
