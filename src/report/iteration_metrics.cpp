@@ -42,7 +42,7 @@ void add_mismatch(const IterationMetrics& metrics, std::vector<Piece>& pieces) {
 void add_reward_metrics(const IterationMetrics& metrics, std::vector<Piece>& pieces) {
   for (const auto& [name, value] : metrics.values) {
     if (is_reward_metric(name) && !std::isnan(value))
-      pieces.push_back({7, base::text(name.substr(std::string_view(reward_prefix).size()), " ",
+      pieces.push_back({8, base::text(name.substr(std::string_view(reward_prefix).size()), " ",
                                       base::fixed(value, 3))});
   }
 }

@@ -31,7 +31,7 @@ def all_sources(module):
 UNITS = {
     "text": all_sources("text"),
     "config": all_sources("config"),
-    "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "operations", "safetensors_header", "spec", "stored_type")
+    "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "operations", "parameter_table", "safetensors_header", "spec", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
     "lines": sources("data", "answer", "chat_encoder", "jsonl", "messages", "preference_set", "prompt_set", "record", "score_input", "sft_set"),
     "reward": sources("reward", "asked", "checks", "request", "rule") + sources("plugin", "answers"),
