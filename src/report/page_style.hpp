@@ -8,8 +8,8 @@ inline constexpr const char* page_style = R"css(
 --line:#e2e2de;
 --grid:#eeeeeb;--good:#1a7f4e;--warn:#a15c00;--bad:#b3261e;--calm:#2563c4;--add:#d9f2e1;
 --del:#fbdedd;
---c0:#2a6fdb;--c1:#d4680b;--c2:#178a5f;--c3:#b9314f;--c4:#7a56c8;--c5:#0d8ba1;--c6:#96700a;
---c7:#6b7280}
+--c0:#2563c4;--c1:#b5560a;--c2:#14774f;--c3:#b9314f;--c4:#7a56c8;--c5:#0b7688;--c6:#80600a;
+--c7:#646b78}
 @media(prefers-color-scheme:dark){:root{--page:#121316;--card:#1b1d21;--ink:#e9e9e7;--soft:#a0a3ab;
 --line:#2e3137;--grid:#27292e;--good:#5cc98f;--warn:#e2a04a;--bad:#f0837c;--calm:#7fb0ff;
 --add:#173a28;
