@@ -411,8 +411,6 @@ class RankLedger {
                  every_phase, Accuracy::estimate, staging.mapped});
     ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase,
                  Accuracy::estimate});
-    ledger_.add({"weight sync", "a bucket that the host looks into", Place::host,
-                 staging.looked_into, every_phase, Accuracy::estimate});
   }
 
   // Page-locked copies through which checkpoints go.

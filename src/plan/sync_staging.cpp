@@ -40,7 +40,7 @@ class Staging {
       if (trains(other) != trains(rank) || writes(other) != writes(rank)) continue;
       const SyncStaging has = bytes(other);
       out = {std::max(out.rings, has.rings), std::max(out.mapped, has.mapped),
-             std::max(out.messages, has.messages), std::max(out.looked_into, has.looked_into)};
+             std::max(out.messages, has.messages)};
     }
     return out;
   }
@@ -49,13 +49,9 @@ class Staging {
   // Counts of a rank.
   struct Count {
     int64_t rings = 0, mapped = 0;
-    int64_t sent = 0, taken = 0;   // flows by messages
-    int64_t of_one = 0;            // of those that are taken, such as have one bucket
-    int64_t slot = 0, widest = 0;  // largest bucket of a flow by messages, and of any: bytes
-    void see(int64_t most, bool message) {
-      widest = std::max(widest, most);
-      if (message) slot = std::max(slot, most);
-    }
+    int64_t sent = 0, taken = 0;  // flows by messages
+    int64_t of_one = 0;           // of those that are taken, such as have one bucket
+    int64_t slot = 0;             // largest bucket of a flow by messages: bytes
   };
 
   SyncStaging bytes(int whose) {
@@ -79,7 +75,6 @@ class Staging {
     out.messages =
         ((std::min(count.sent, open) + std::min(count.taken, open)) * buckets_in_flight - spared) *
         slot;
-    if (job_.machine.device_bytes > 0) out.looked_into = count.widest;
     return out;
   }
 
@@ -90,7 +85,7 @@ class Staging {
         const bool near = rank == rank_ || (shares() && node(rank) == node(rank_));
         const int64_t most =
             std::min(near ? inside() : outside(), flow(shard, static_cast<int>(slice)));
-        count.see(most, !near);
+        if (!near) count.slot = std::max(count.slot, most);
         if (rank == rank_ || most == 0) continue;
         if (near) {
           count.rings += ring(most, 1);
@@ -107,7 +102,7 @@ class Staging {
                  here = holds(shard, [&](int rank) { return node(rank) == node(rank_); });
       const bool near = mine || (here && shares());
       const int64_t whole = flow(shard, slice_);
-      count.see(std::min(near ? inside() : outside(), whole), !near);
+      if (!near) count.slot = std::max(count.slot, std::min(outside(), whole));
       if (near && in_place() && !trains(rank_)) count.mapped += whole;
       if (near || !here || whole == 0) continue;
       ++count.taken;

@@ -11,8 +11,7 @@ struct SyncStaging {
   int64_t rings = 0;  // bytes that this rank gives to its node
   int64_t mapped =
       0;  // of trainers' weights on its node that it reads in place, without being one of them
-  int64_t messages = 0;     // buffers of those that it sends and takes
-  int64_t looked_into = 0;  // a bucket of a device's tensors
+  int64_t messages = 0;  // buffers of those that it sends and takes
 };
 
 // What weightsync/plan.cpp and weightsync/engine.cpp come to, from counts of ranks and what each

@@ -136,6 +136,7 @@ Finding Model::weight_sync() {
   const weightsync::Members members{{all_of(ranks)}, singles(ranks), roles_.topology.node_of};
   weightsync::SyncOptions options;
   options.device = !kernels::on_host(device_);
+  options.delta = weightsync::DeltaScope::off;  // one sync
   options.plan.element_bytes = config::bytes_per_element(type_);
   weightsync::WeightSync sync(roles_.world, base::ShardLayout::by_rows(spec.tensors(), ranks),
                               model::tensor_parallel_layout(spec, 1), members, options);

@@ -23,7 +23,7 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
     ++counters_.delta_buckets;
   } else {
     header.payload_bytes = bucket.elements * element_bytes_;
-    pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, payload);
+    pack(copier_, pieces_of(flow, bucket), element_bytes_, sources_.data, payload);
   }
   if (options_.verify)
     header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
@@ -46,16 +46,11 @@ bool WeightSync::Engine::may_send_deltas(const Flow& flow) const {
 int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::byte* payload) {
   const auto full = static_cast<size_t>(bucket.elements * element_bytes_);
   DeltaEncoder encoder(std::span(payload, full - 1), static_cast<int>(element_bytes_));
-  const std::byte* packed = scratch();
-  if (packed)
-    pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, scratch());
   for (const Piece& piece : pieces_of(flow, bucket)) {
     for (int64_t r = 0; r < piece.run.rows; ++r) {
       const int64_t element = piece.run.source_offset + r * piece.run.source_stride;
-      const std::byte* row = packed ? packed
-                                    : static_cast<const std::byte*>(sources_.data[piece.tensor]) +
-                                          element * element_bytes_;
-      if (packed) packed += piece.run.columns * element_bytes_;
+      const std::byte* row =
+          static_cast<const std::byte*>(sources_.data[piece.tensor]) + element * element_bytes_;
       const bool fits =
           sources_.changed.empty()
               ? encoder.add(row, previous_[piece.tensor].data() + element * element_bytes_,
@@ -101,14 +96,7 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
         base::text("a delta against version ", header.base_version, ", here is ", version_));
   const std::span delta{payload, static_cast<size_t>(header.payload_bytes)};
   try {
-    if (scratch() == nullptr) {
-      unpack_delta(pieces, element_bytes_, delta, bucket.elements, targets_);
-      return;
-    }
-    pack(copier_, pieces, Side::target, element_bytes_, {targets_.data(), targets_.size()},
-         scratch());
-    apply_delta(delta, element_bytes_, bucket.elements, scratch());
-    unpack(copier_, pieces, element_bytes_, scratch(), targets_);
+    unpack_delta(pieces, element_bytes_, delta, bucket.elements, targets_);
   } catch (const UserError& error) { wrong(error.what(), error.code()); }
 }
 

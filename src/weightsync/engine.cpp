@@ -70,6 +70,8 @@ WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& 
   VALIDATE(options.plan.bucket_bytes <= largest_message - plan::bucket_header,
            ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
            " is a GiB or more: some MiB overlap better");
+  VALIDATE(!options.device || options.delta == DeltaScope::off, ExitCode::internal,
+           "a weight sync between devices sends whole rows, deltas were asked for");
   while (!set_up(source, target)) {}
   size_buffers();
   look_for_sources_in_place();
@@ -162,17 +164,6 @@ int64_t WeightSync::Engine::slot_bytes(const Flow& flow) const {
   return static_cast<int64_t>(sizeof(BucketHeader)) + (most * element_bytes_ + 63) / 64 * 64;
 }
 
-int64_t WeightSync::Engine::largest_bucket() const {
-  int64_t most = 0;
-  for (const auto* flows : {&plan_.sends, &plan_.receives}) {
-    for (const Flow& flow : *flows) {
-      for (const Bucket& bucket : flow.buckets)
-        most = std::max(most, bucket.elements * element_bytes_);
-    }
-  }
-  return most;
-}
-
 // The ring of a flow inside a node lies in the sender's part of one window; the table of places
 // goes round once.
 void WeightSync::Engine::open_rings() {
@@ -239,9 +230,6 @@ void WeightSync::Engine::size_buffers() {
   for (const Outgoing& out : outgoing_) see(*out.flow);
   for (const Incoming& in : incoming_) see(*in.flow);
   pool_ = std::make_unique<BufferPool>(bytes, options_.device);
-  if (options_.device)
-    scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights",
-                                  "set a smaller weightsync.bucket_bytes");
   const auto fit = static_cast<size_t>(plan::message_staging / (options_.in_flight * bytes));
   most_active_ =
       plan_.passes_messages ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);

@@ -73,7 +73,6 @@ class WeightSync::Engine {
   }
   void size_buffers();
   int64_t slot_bytes(const Flow& flow) const;
-  int64_t largest_bucket() const;
 
   // Moves (moves.cpp); each returns whether anything moved.
   void begin(int64_t version, Sources sources, std::vector<void*> targets);
@@ -96,7 +95,6 @@ class WeightSync::Engine {
   bool may_send_deltas(const Flow& flow) const;
   bool leaves_node(const Flow& flow) const;
   void count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes);
-  std::byte* scratch() const { return scratch_.data(); }
   void count_changes();
   void agree();
   void remember();
@@ -117,8 +115,7 @@ class WeightSync::Engine {
   comm::SharedWindow window_;
   comm::LockedPages window_lock_;  // where a device copies from and to the window
   std::unique_ptr<BufferPool> pool_;
-  comm::PinnedBuffer scratch_;  // a bucket of a device's tensors, to look into
-  size_t most_active_ = 2;      // message flows at a time, per direction
+  size_t most_active_ = 2;  // message flows at a time, per direction
 
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;

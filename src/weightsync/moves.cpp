@@ -323,11 +323,8 @@ void WeightSync::Engine::remember() {
   previous_.resize(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     previous_[i].resize(static_cast<size_t>(shard_elements_[i] * element_bytes_));
-    const auto bytes = static_cast<int64_t>(previous_[i].size());
-    copier_.start({previous_[i].data(), static_cast<const std::byte*>(sources_.data[i]), 1, bytes,
-                   bytes, bytes});
+    std::memcpy(previous_[i].data(), sources_.data[i], previous_[i].size());
   }
-  copier_.finish();
 }
 
 }  // namespace trireme::weightsync

@@ -130,11 +130,11 @@ TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes) {
           (source ? run.source_stride : run.target_stride) * element_bytes};
 }
 
-void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes,
-          std::span<const void* const> tensors, std::byte* out) {
+void pack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+          std::span<const void* const> sources, std::byte* out) {
   for (const Piece& piece : pieces) {
-    const TensorRows rows = rows_of(piece.run, side, element_bytes);
-    copier.start({out, static_cast<const std::byte*>(tensors[piece.tensor]) + rows.offset,
+    const TensorRows rows = rows_of(piece.run, Side::source, element_bytes);
+    copier.start({out, static_cast<const std::byte*>(sources[piece.tensor]) + rows.offset,
                   rows.rows, rows.bytes, rows.bytes, rows.stride});
     out += rows.rows * rows.bytes;
   }
@@ -186,14 +186,6 @@ int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes,
   return for_each_changed(
       delta, static_cast<int>(element_bytes), elements, [&](int64_t index, const std::byte* value) {
         std::memcpy(cursor.at(index), value, static_cast<size_t>(element_bytes));
-      });
-}
-
-int64_t apply_delta(std::span<const std::byte> delta, int64_t element_bytes, int64_t elements,
-                    std::byte* packed) {
-  return for_each_changed(
-      delta, static_cast<int>(element_bytes), elements, [&](int64_t index, const std::byte* value) {
-        std::memcpy(packed + index * element_bytes, value, static_cast<size_t>(element_bytes));
       });
 }
 

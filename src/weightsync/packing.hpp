@@ -35,9 +35,8 @@ TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes);
 
 std::span<const Piece> pieces_of(const Flow& flow, const Bucket& bucket);
 
-// `side` says whose tensors they are.
-void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes,
-          std::span<const void* const> tensors, std::byte* out);
+void pack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+          std::span<const void* const> sources, std::byte* out);
 void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
             const std::byte* in, std::span<void* const> targets);
 // From a rank's shard to its own slice, pieces of a tensor that continue each other at once: a
@@ -48,8 +47,5 @@ void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t el
 int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes,
                      std::span<const std::byte> delta, int64_t elements,
                      std::span<void* const> targets);
-// The same to a packed bucket.
-int64_t apply_delta(std::span<const std::byte> delta, int64_t element_bytes, int64_t elements,
-                    std::byte* packed);
 
 }  // namespace trireme::weightsync

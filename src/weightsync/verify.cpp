@@ -1,5 +1,6 @@
 // After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow
 // moved, taken from the tensors themselves on either side, compared tensor by tensor.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -23,15 +24,17 @@ using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 // Digest of a tensor's part of a flow as it lies in `tensors`.
 class FlowDigests {
  public:
-  // `scratch`: where a device's rows are copied to, a bucket of them at a time; null: they are read
-  // where they lie.
-  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, const Copier& copier,
-              std::byte* scratch)
-      : flow_(flow),
-        side_(side),
-        element_bytes_(element_bytes),
-        copier_(copier),
-        scratch_(scratch) {}
+  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, bool device)
+      : flow_(flow), side_(side), element_bytes_(element_bytes), copier_(copier_of(device)) {
+    if (!device) return;  // rows are read where they are
+    int64_t largest = 0;
+    for (const Piece& piece : flow.pieces) {
+      const TensorRows rows = rows_of(piece.run, side, element_bytes);
+      largest = std::max(largest, rows.rows * rows.bytes);
+    }
+    scratch_ =
+        comm::PinnedBuffer(largest, "a bucket of weights", "set a smaller weightsync.bucket_bytes");
+  }
 
   template <class Pointer>
   std::map<uint32_t, uint64_t> of(std::span<Pointer const> tensors) const {
@@ -51,11 +54,11 @@ class FlowDigests {
  private:
   void add(XXH3_state_t* state, const base::CopyRun& run, const std::byte* tensor) const {
     const TensorRows rows = rows_of(run, side_, element_bytes_);
-    if (scratch_) {
+    if (std::byte* scratch = scratch_.data()) {
       copier_.start(
-          {scratch_, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
+          {scratch, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
       copier_.finish();
-      XXH3_64bits_update(state, scratch_, static_cast<size_t>(rows.rows * rows.bytes));
+      XXH3_64bits_update(state, scratch, static_cast<size_t>(rows.rows * rows.bytes));
       return;
     }
     for (int64_t r = 0; r < rows.rows; ++r)
@@ -67,7 +70,7 @@ class FlowDigests {
   Side side_;
   int64_t element_bytes_;
   const Copier& copier_;
-  std::byte* scratch_;
+  comm::PinnedBuffer scratch_;  // where a device's rows are copied to, a piece at a time
 };
 
 }  // namespace
@@ -85,7 +88,7 @@ std::string WeightSync::Engine::differences(const Sources& sources,
       if (flow.route == Route::message && (plan_.relay || near)) readers.insert(rank);
     }
     for (const auto& [tensor, digest] :
-         FlowDigests(flow, Side::source, element_bytes_, copier_, scratch())
+         FlowDigests(flow, Side::source, element_bytes_, options_.device)
              .of<const void*>(sources.data)) {
       const Record record{flow.shard, flow.slice, flow.home, tensor, digest};
       for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
@@ -97,7 +100,7 @@ std::string WeightSync::Engine::differences(const Sources& sources,
   std::set<std::string> differing;
   auto compare = [&](const Flow& flow) {
     for (const auto& [tensor, digest] :
-         FlowDigests(flow, Side::target, element_bytes_, copier_, scratch()).of<void*>(targets)) {
+         FlowDigests(flow, Side::target, element_bytes_, options_.device).of<void*>(targets)) {
       const auto found = expected.find({flow.shard, flow.slice, flow.home, tensor});
       if (found == expected.end() || found->second != digest)
         differing.insert(tensors_[tensor].name);

@@ -41,6 +41,7 @@ class DeviceTensors final : public Tensors {
 Home device() {
   SyncOptions options;
   options.device = true;
+  options.delta = DeltaScope::off;
   return {"device", options, 16384, [] {
             test::own_device();
             fakegpu::set_delays({.seed = static_cast<unsigned>(1 + test::world().rank()),

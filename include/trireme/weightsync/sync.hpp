@@ -35,7 +35,7 @@ struct SyncOptions {
   bool in_place = true;       // targets copy from sources of their node whose tensors all lie in
                               // SharedWindows; not to relays, nor with DeltaScope::everywhere
   bool device = false;  // tensors lie on this rank's current device (enable_device_exchange()); its
-                        // default stream is waited for
+                        // default stream is waited for. Without deltas
   int in_flight = trireme::plan::buckets_in_flight;  // buckets per flow
   PlanOptions plan;
   comm::ParallelFor parallel_for{};  // for copies from sources in place, and of this rank to

@@ -77,7 +77,7 @@ TEST(Packing, MovesEveryElementOfEveryRun) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Strided runs(seed);
     Words packed(static_cast<size_t>(runs.elements));
-    pack(copier_of(false), runs.pieces, Side::source, sizeof(Word), runs.sources(),
+    pack(copier_of(false), runs.pieces, sizeof(Word), runs.sources(),
          reinterpret_cast<std::byte*>(packed.data()));
     runs.for_each([&](int64_t place, Word from, Word) {
       ASSERT_EQ(packed[static_cast<size_t>(place)], from);
@@ -192,7 +192,7 @@ TEST(Packing, DeltasGoStraightToTheirPlaces) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       Strided runs(seed);
       Words before(static_cast<size_t>(runs.elements));
-      pack(copier_of(false), runs.pieces, Side::source, sizeof(Word), runs.sources(),
+      pack(copier_of(false), runs.pieces, sizeof(Word), runs.sources(),
            reinterpret_cast<std::byte*>(before.data()));
       unpack(copier_of(false), runs.pieces, sizeof(Word),
              reinterpret_cast<const std::byte*>(before.data()), runs.targets());

@@ -35,9 +35,6 @@ extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
 namespace trireme::weightsync {
 namespace {
 
-const Home host{"host", SyncOptions{}, 1024, [] { return std::make_unique<HostTensors>(); }};
-const Home windows{"windows", SyncOptions{}, 1024,
-                   [] { return std::make_unique<WindowTensors>(); }};
 INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host, windows), name_of);
 
 // Two trainers and a replica of two on one node, or on two made-up ones: what the sources' windows
