@@ -21,7 +21,13 @@ export TRIREME_GPUS_PER_NODE=4
 export TRIREME_THREADS_PER_RANK=16
 export TRIREME_MPI=pals
 export TRIREME_MODULES="${TRIREME_MODULES:-cuda}"
+# MPI carries host memory only, NCCL the GPUs' own: with MPICH_GPU_SUPPORT_ENABLED=1 Cray MPICH wants its GPU library (GTL) linked and ends in MPI_Init
+# without it. The monitor of registered memory is the one that other centers with Slingshot (CSCS, Isambard, ALCF) name for NCCL's plugin:
+#   https://github.com/eth-cscs/cscs-docs/tree/main/docs/software/communication: cray-mpich.md, nccl.md (retrieved 2026-11-27)
+export MPICH_GPU_SUPPORT_ENABLED=0
+export FI_MR_CACHE_MONITOR="${FI_MR_CACHE_MONITOR:-userfaultfd}"
 _trireme_names=$(env | sed -n 's/^\(TRIREME_[A-Z_]*\)=.*/\1/p' | grep -v '^TRIREME_QSUB$' | paste -sd, -)
+_trireme_names=$_trireme_names,MPICH_GPU_SUPPORT_ENABLED,FI_MR_CACHE_MONITOR
 export TRIREME_QSUB="-A $TRIREME_ACCOUNT -q ${TRIREME_QUEUE:-main} -l walltime=${TRIREME_WALLTIME:-12:00:00} \
 -l select=${TRIREME_NODES:-6}:ncpus=64:ngpus=4:mpiprocs=4 -v $_trireme_names"
 unset _trireme_names

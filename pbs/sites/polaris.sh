@@ -24,10 +24,12 @@ export TRIREME_THREADS_PER_RANK=8
 export TRIREME_MPI=pals
 export NCCL_NET="AWS Libfabric" NCCL_NET_GDR_LEVEL=PHB NCCL_CROSS_NIC=1 NCCL_COLLNET_ENABLE=1
 export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072
+# MPI carries host memory only: with MPICH_GPU_SUPPORT_ENABLED=1 Cray MPICH wants its GPU library (GTL) linked and ends in MPI_Init without it.
+export MPICH_GPU_SUPPORT_ENABLED=0
 export LD_LIBRARY_PATH="/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib:/soft/libraries/hwloc/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 _trireme_names=$(env | sed -n 's/^\(TRIREME_[A-Z_]*\)=.*/\1/p' | grep -v '^TRIREME_QSUB$' | paste -sd, -)
 _trireme_names=$_trireme_names,NCCL_NET,NCCL_NET_GDR_LEVEL,NCCL_CROSS_NIC,NCCL_COLLNET_ENABLE
-_trireme_names=$_trireme_names,FI_CXI_DISABLE_HOST_REGISTER,FI_MR_CACHE_MONITOR,FI_CXI_DEFAULT_CQ_SIZE,LD_LIBRARY_PATH
+_trireme_names=$_trireme_names,FI_CXI_DISABLE_HOST_REGISTER,FI_MR_CACHE_MONITOR,FI_CXI_DEFAULT_CQ_SIZE,MPICH_GPU_SUPPORT_ENABLED,LD_LIBRARY_PATH
 export TRIREME_QSUB="-A $TRIREME_ACCOUNT -q ${TRIREME_QUEUE:-prod} -l filesystems=home:eagle -l walltime=${TRIREME_WALLTIME:-03:00:00} \
 -l select=${TRIREME_NODES:-10}:system=polaris:ncpus=64:ngpus=4:mpiprocs=4 -v $_trireme_names"
 unset _trireme_names

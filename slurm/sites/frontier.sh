@@ -21,4 +21,6 @@ export TRIREME_GPUS_PER_NODE
 export SBATCH_PARTITION="${SBATCH_PARTITION:-batch}"
 export SBATCH_TIMELIMIT="${SBATCH_TIMELIMIT:-02:00:00}"
 export TRIREME_MPI="${TRIREME_MPI:-cray_shasta}"
+# MPI carries host memory only: with MPICH_GPU_SUPPORT_ENABLED=1 Cray MPICH wants its GPU library (GTL) linked and ends in MPI_Init without it.
+export MPICH_GPU_SUPPORT_ENABLED=0
 export TRIREME_SBATCH="--ntasks-per-node=8 --cpus-per-task=7 --gpus-per-node=0"

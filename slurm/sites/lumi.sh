@@ -22,4 +22,6 @@ fi
 export TRIREME_GPUS_PER_NODE
 export SBATCH_PARTITION="${SBATCH_PARTITION:-standard}"
 export TRIREME_MPI="${TRIREME_MPI:-cray_shasta}"
+# MPI carries host memory only: with MPICH_GPU_SUPPORT_ENABLED=1 Cray MPICH wants its GPU library (GTL) linked and ends in MPI_Init without it.
+export MPICH_GPU_SUPPORT_ENABLED=0
 export TRIREME_SBATCH="--ntasks-per-node=16 --cpus-per-task=8 --mem=0 --gpus-per-node=0"

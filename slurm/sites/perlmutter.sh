@@ -25,4 +25,9 @@ export TRIREME_MPI_OPTIONS="--cpus-per-task=32"
 # NCCL reaches Slingshot only through its libfabric plugin: add the center's NCCL module to those that you built with.
 export TRIREME_MODULES="${TRIREME_MODULES:-PrgEnv-gnu craype-accel-nvidia80 cudatoolkit cray-hdf5-parallel}"
 export MPICH_OFI_NIC_POLICY=GPU
+# MPI carries host memory only, NCCL the GPUs' own: with MPICH_GPU_SUPPORT_ENABLED=1 Cray MPICH wants its GPU library (GTL) linked and ends in MPI_Init
+# without it. The monitor of registered memory is the one that other centers with Slingshot (CSCS, Isambard, ALCF) name for NCCL's plugin:
+#   https://github.com/eth-cscs/cscs-docs/tree/main/docs/software/communication: cray-mpich.md, nccl.md (retrieved 2026-11-27)
+export MPICH_GPU_SUPPORT_ENABLED=0
+export FI_MR_CACHE_MONITOR="${FI_MR_CACHE_MONITOR:-userfaultfd}"
 export TRIREME_SBATCH="--ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=32"

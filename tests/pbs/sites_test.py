@@ -14,6 +14,7 @@ from stand_in import StandInTest
 
 SITES = {kind: sorted((ROOT / kind / "sites").glob("*.sh")) for kind in ("slurm", "pbs")}
 NOT_CUDA = ("frontier", "lumi", "aurora")  # AMD's or Intel's GPUs
+CRAY = ("frontier", "lumi", "perlmutter", "derecho", "polaris")  # cray-mpich
 ACCOUNT = {"slurm": "SBATCH_ACCOUNT", "pbs": "TRIREME_ACCOUNT"}
 
 # Input environment variables of the manual page of sbatch that site files may set.
@@ -70,6 +71,19 @@ class Sites(StandInTest):
 
         self.for_each_file(check)
 
+    def test_cray_mpi_carries_host_memory_only(self):
+        def check(kind, path):
+            result = self.source(path, "env", **self.settings(kind, path), MPICH_GPU_SUPPORT_ENABLED=1)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual("MPICH_GPU_SUPPORT_ENABLED=0" in result.stdout.splitlines(), path.stem in CRAY)
+            self.assertEqual(re.findall("^FI_MR_CACHE_MONITOR=(.*)$", result.stdout, re.MULTILINE),
+                             ["userfaultfd"] if path.stem in CRAY and path.stem not in NOT_CUDA else [])
+            if kind == "pbs" and path.stem in CRAY:  # qsub passes what it is told alone
+                names = re.search("^TRIREME_QSUB=.* -v (.*)$", result.stdout, re.MULTILINE)[1].split(",")
+                self.assertLessEqual({"MPICH_GPU_SUPPORT_ENABLED", "FI_MR_CACHE_MONITOR"}, set(names))
+
+        self.for_each_file(check)
+
     def test_slurm(self):
         def check(kind, path):
             result = self.source(path, "env", **self.settings(kind, path))
@@ -118,7 +132,7 @@ class Sites(StandInTest):
         self.assertIn("run.seed=3 actor.adam.lr=1e-6", self.text("arguments"))
         environment = self.text("environment.0").splitlines()
         for name, value in first["variables"].items():
-            if name.startswith(("NCCL_", "FI_")):
+            if name.startswith(("NCCL_", "FI_", "MPICH_")):
                 self.assertIn(f"{name}={value}", environment)
         if path.stem == "polaris":
             self.assertIn("CUDA_VISIBLE_DEVICES=3", environment)
