@@ -83,10 +83,9 @@ if(TRIREME_WITH_CUDA)
       add_library(torch::${_lib} SHARED IMPORTED)
       set_target_properties(torch::${_lib} PROPERTIES IMPORTED_LOCATION ${TRIREME_TORCH_ROOT}/lib/lib${_lib}.so)
     endforeach()
-    add_library(torch_gpu_interface INTERFACE)
-    target_link_libraries(torch_gpu_interface INTERFACE torch::cpu
+    add_library(torch::gpu INTERFACE IMPORTED)
+    target_link_libraries(torch::gpu INTERFACE torch::cpu
       -Wl,--no-as-needed torch::torch_cuda torch::c10_cuda -Wl,--as-needed CUDA::cudart)
-    target_link_options(torch_gpu_interface INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR} -Wl,-rpath-link,${CUDAToolkit_LIBRARY_DIR})
-    add_library(torch::gpu ALIAS torch_gpu_interface)
+    target_link_options(torch::gpu INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR} -Wl,-rpath-link,${CUDAToolkit_LIBRARY_DIR})
   endif()
 endif()

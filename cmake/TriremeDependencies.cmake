@@ -1,11 +1,11 @@
-# Third-party libraries as imported targets. Modules name them in trireme_module(... LIBRARIES ...); the layer test
+# Third-party libraries as imported targets, also of the installed package (TriremeConfig.cmake.in includes this file). Modules name them in trireme_module(... LIBRARIES ...); the layer test
 # (tests/style) checks that a module includes only the third-party headers its row of docs/dev/architecture.md allows.
 find_package(Threads REQUIRED)
 find_package(MPI 3.0 REQUIRED COMPONENTS C)
 # A serial one will do: rank 0 alone calls it, and all ranks write their rows beside it. Preferred for perf_checkpoint --collective, a peer, which has no other.
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
-add_library(trireme_hdf5 INTERFACE)
+add_library(trireme_hdf5 INTERFACE IMPORTED)
 target_include_directories(trireme_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
 target_compile_definitions(trireme_hdf5 INTERFACE H5_USE_110_API)  # the oldest version supported; later ones keep its names behind this switch
 target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_LIBRARIES} MPI::MPI_C)

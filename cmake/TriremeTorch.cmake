@@ -53,10 +53,9 @@ foreach(_dir ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib ${TRIREME_WHEEL_ROOT}/nvidia/
 endforeach()
 list(JOIN TRIREME_TORCH_RPATH ":" _rpath)
 
-add_library(torch_cpu_interface INTERFACE)
-target_include_directories(torch_cpu_interface SYSTEM INTERFACE
+add_library(torch::cpu INTERFACE IMPORTED)
+target_include_directories(torch::cpu SYSTEM INTERFACE
   ${TRIREME_TORCH_ROOT}/include ${TRIREME_TORCH_ROOT}/include/torch/csrc/api/include)
-target_link_libraries(torch_cpu_interface INTERFACE torch::torch_cpu torch::c10)
+target_link_libraries(torch::cpu INTERFACE torch::torch_cpu torch::c10)
 # DT_RPATH (not RUNPATH) also serves the libraries of libraries.
-target_link_options(torch_cpu_interface INTERFACE -Wl,--disable-new-dtags -Wl,-rpath,${_rpath} -Wl,-rpath-link,${_rpath})
-add_library(torch::cpu ALIAS torch_cpu_interface)
+target_link_options(torch::cpu INTERFACE -Wl,--disable-new-dtags -Wl,-rpath,${_rpath} -Wl,-rpath-link,${_rpath})

@@ -18,7 +18,7 @@
 #SBATCH --requeue
 # ---- nothing site-specific below --------------------------------------------------------------------------------------------
 set -euo pipefail
-: "${TRIREME_HOME:=${SLURM_SUBMIT_DIR:-$PWD}}"      # folder with build/release/trireme and inputs/
+: "${TRIREME_HOME:=${SLURM_SUBMIT_DIR:-$PWD}}"      # folder with build/release/trireme and inputs/, or PREFIX/share/trireme
 export TRIREME_HOME
 batch_script=$TRIREME_HOME/slurm/trireme.sh
 job=${SLURM_JOB_ID:-none}

@@ -25,7 +25,7 @@
 #SBATCH --requeue
 # Seconds before the walltime: must cover one iteration and one save.
 #SBATCH --signal=B:USR1@300
-: "${TRIREME_HOME:=${SLURM_SUBMIT_DIR:-$PWD}}"      # folder with build/release/trireme and inputs/
+: "${TRIREME_HOME:=${SLURM_SUBMIT_DIR:-$PWD}}"      # folder with build/release/trireme and inputs/, or PREFIX/share/trireme
 : "${TRIREME_MODULES:=}"                            # e.g. "gcc/13 openmpi/4.1 hdf5/1.14-parallel cuda/13.0"
 : "${TRIREME_COMMAND:=ppo}"                         # ppo, sft, rm or dpo; or another subcommand, with TRIREME_OVERRIDES as its arguments
 [ "$TRIREME_COMMAND" != ppo ] || : "${TRIREME_DECK:=inputs/science/ppo_70b.toml}"
@@ -62,6 +62,7 @@ restart=${SLURM_RESTART_COUNT:-0}   # not set in a first run
 task=${SLURM_ARRAY_TASK_ID:-}
 run_dir=$TRIREME_RUN_DIR${task:+-$task}
 program=$TRIREME_HOME/build/release/trireme
+[ -x "$program" ] || [ ! -x "$TRIREME_HOME/../../bin/trireme" ] || program=$TRIREME_HOME/../../bin/trireme   # installed: PREFIX/share/trireme
 deck=$TRIREME_DECK
 [ -r "$deck" ] || deck=$TRIREME_HOME/$TRIREME_DECK
 nodes=${SLURM_JOB_NUM_NODES:-4}
@@ -76,7 +77,7 @@ data_key() { if [ "$TRIREME_COMMAND" = ppo ]; then echo data.prompt_dataset; els
 settings=0                           # exit code of what is wrong with them
 check_settings() {
   local name wrong=()
-  [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME")
+  [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME (of an installation: PREFIX/share/trireme)")
   if takes_deck; then
     [ -f "$deck" ] && [ -r "$deck" ] || wrong+=("TRIREME_DECK=$TRIREME_DECK is not a file that can be read: name the deck of TRIREME_COMMAND=$TRIREME_COMMAND")
     [ "$TRIREME_COMMAND" = ppo ] || [ -z "$TRIREME_REWARD_MODEL" ] || wrong+=("TRIREME_REWARD_MODEL is for TRIREME_COMMAND=ppo, not $TRIREME_COMMAND")

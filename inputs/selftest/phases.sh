@@ -152,7 +152,8 @@ nearly_equal() {
 }
 
 finish() {
-  local part verdict=passed text='' missing=''
+  local part verdict=passed text='' missing='' program=$TRIREME_HOME/build/release/trireme
+  [ -x "$program" ] || program=$TRIREME_HOME/../../bin/trireme  # installed
   for part in $parts; do
     if [ -r "$root/$part.json" ]; then
       text+="${text:+,}$(cat "$root/$part.json")"
@@ -165,7 +166,7 @@ finish() {
   {
     printf '{"selftest":"%s","cluster":%s,"job":"%s","nodes":%s,"ranks":%s,"shape":%s,"version":%s,"parts":[%s]' "$verdict" \
       "$(quoted "${SLURM_CLUSTER_NAME:-$(hostname -d 2>/dev/null || true)}")" "$job" "$nodes" "$ranks" "$(quoted "$TRIREME_SELFTEST_SHAPE")" \
-      "$(quoted "$("$TRIREME_HOME/build/release/trireme" --version 2>/dev/null | head -n 1)")" "$text"
+      "$(quoted "$("$program" --version 2>/dev/null | head -n 1)")" "$text"
     [ ! -r "$root/program-line.json" ] || printf ',"program":%s' "$(cat "$root/program-line.json")"
     printf '}\n'
   } >"$root/selftest.json"

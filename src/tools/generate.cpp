@@ -13,7 +13,6 @@
 
 #include "tools/answer_file.hpp"
 #include "tools/job_record.hpp"
-#include "tools/load_weights.hpp"
 #include "tools/prompt_feed.hpp"
 #include "tools/reading.hpp"
 #include "trireme/base/log.hpp"
@@ -25,6 +24,7 @@
 #include "trireme/comm/topology.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/generate/engine.hpp"
+#include "trireme/generate/load_weights.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/file_digest.hpp"
 #include "trireme/machine/compute_type.hpp"
@@ -95,7 +95,7 @@ class GenerateTool {
     if (answered_) return;
     threads_.use();
     if (command_.weights == config::RolloutWeights::int8) weights_.add_int8(spec_);
-    load_weights(spec_, *model_.weights, weights_);
+    generate::load_weights(spec_, *model_.weights, weights_);
     weights_.quantise();
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(),
                                                  ranks_.along(comm::Axis::tensor));

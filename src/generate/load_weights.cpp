@@ -1,6 +1,6 @@
 #include "torch/torch.hpp"
 
-#include "tools/load_weights.hpp"
+#include "trireme/generate/load_weights.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -11,7 +11,7 @@
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/stored_type.hpp"
 
-namespace trireme::tools {
+namespace trireme::generate {
 namespace {
 
 // What goes through fp32 together, on one thread: no embedding as a whole, and pieces for all
@@ -21,7 +21,7 @@ constexpr int64_t elements_at_a_time = int64_t{1} << 16;
 }  // namespace
 
 void load_weights(const model::ModelSpec& spec, const model::WeightSource& source,
-                  generate::GeneratorWeights& weights) {
+                  GeneratorWeights& weights) {
   const auto type = model::stored_type_of(weights.dtype());
   const int64_t element_bytes = config::bytes_per_element(weights.dtype());
   const auto storage = weights.storage();
@@ -54,4 +54,4 @@ void load_weights(const model::ModelSpec& spec, const model::WeightSource& sourc
   weights.set_version(1);
 }
 
-}  // namespace trireme::tools
+}  // namespace trireme::generate

@@ -5,10 +5,10 @@
 #include "trireme/model/spec.hpp"
 #include "trireme/model/weight_source.hpp"
 
-namespace trireme::tools {
+namespace trireme::generate {
 
 // Each rank reads its own slices only. Local.
 void load_weights(const model::ModelSpec& spec, const model::WeightSource& source,
-                  generate::GeneratorWeights& weights);
+                  GeneratorWeights& weights);
 
-}  // namespace trireme::tools
+}  // namespace trireme::generate
