@@ -67,6 +67,21 @@ std::string cell(std::string_view text) {
   return out;
 }
 
+// A help text as a cell has room for it, and the sentences that follow below the table. Cells are
+// cut between sentences, else between clauses.
+struct CellText {
+  std::string_view cell;
+  std::string_view rest;
+};
+CellText fit_cell(std::string_view text) {
+  constexpr size_t longest = 300, room = 270;
+  if (cell(text).size() <= longest) return {text, {}};
+  size_t end = text.rfind(". ", room);
+  if (end == std::string_view::npos) end = text.rfind("; ", room);
+  if (end == std::string_view::npos) end = text.rfind(' ', room);
+  return {text.substr(0, end + 1), text.substr(end + 2)};
+}
+
 std::string title_of(const Section& section) {
   return base::text("[", section.name, "] ", section.title, "\n");
 }
@@ -118,11 +133,16 @@ std::string key_table_markdown() {
   for (const Section& section : sections()) {
     out += base::text("\n## ", section.name, "\n\n", section.title,
                       ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
+    std::string below;
     for (const KeyInfo& info : key_infos()) {
       if (section_of(info.name) != section.name) continue;
-      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ",
-                        cell(type_text(info)), " | ", cell(info.help), " |\n");
+      const CellText help = fit_cell(info.help);
+      out +=
+          base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)),
+                     " | ", cell(help.cell), help.rest.empty() ? "" : " (more below)", " |\n");
+      if (!help.rest.empty()) below += base::text("- `", info.name, "`: ", help.rest, "\n");
     }
+    if (!below.empty()) out += "\n" + below;
   }
   out +=
       "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats "
