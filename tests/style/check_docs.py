@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """README and docs/: links and anchors lead somewhere, paths of the repository that texts, commands and heads of decks name exist, no cell of a table
-is longer than 300 characters, and examples/ include stable headers alone.
+is longer than 300 characters, examples/ include stable headers alone, and every command of a code block is in tests/documented.json, which names the
+test that runs it, or why none does.
 
     check_docs.py ROOT
     check_docs.py --self-test
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -110,8 +112,58 @@ def stable_headers(root):
                 yield f"{source}: {name} is not among the stable headers of {page.name}"
 
 
+# What begins a command in a code block; assignments may be before it.
+COMMAND = re.compile(r"(?:[A-Z_]+=(?:\"[^\"]*\"|\S+) )*(?:\./bootstrap\.sh|mpirun|srun|trireme|sbatch|qsub|cmake|ctest|cpack|bash|build/|podman|apptainer|spack|tensorboard|wandb|mlflow|"
+                     r"\. (?:slurm|pbs)/|module (?:use|load)|cp -r|tar -|echo|printf|for|python3)(?![\w(-])")
+
+
+def commands(text):
+    """(line number, command) of the code blocks of a page, without comments and line breaks."""
+    lines, out = list(numbered(text)), []
+    while lines:
+        number, line, fenced = lines.pop(0)
+        if not (fenced or line.startswith("    ")):
+            continue
+        command = line.strip()
+        while command.endswith("\\") and lines:
+            command = command[:-1].strip() + " " + lines.pop(0)[1].strip()
+        command = " ".join(re.sub(r"\s+#.*$", "", command).split())
+        if COMMAND.match(command) and " = " not in command and not command.endswith(":"):
+            out.append((number, command))
+    return out
+
+
+def command_pages(root):
+    return [root / "README.md", *sorted((root / "docs/user").glob("*.md")), *sorted((root / "docs/install").glob("*.md"))]
+
+
+def registered_tests(root):
+    """Names of tests as the CMake files register them."""
+    text = "\n".join(path.read_text() for path in (root / "tests").rglob("CMakeLists.txt"))
+    return set(re.findall(r"(?:trireme_register_test|trireme_add_program_test|trireme_add_test)\(([\w/]+)", text)) | {
+        f"pbs/{name}" for name in re.findall(r"trireme_add_pbs_test\((\w+)", text)}
+
+
+def problems_of_commands(root):
+    record = root / "tests/documented.json"
+    listed = json.loads(record.read_text())
+    tests, found = registered_tests(root), {}
+    for path in command_pages(root):
+        name = str(path.relative_to(root))
+        found[name] = {command for _, command in commands(path.read_text())}
+        for number, command in commands(path.read_text()):
+            if command not in listed.get(name, {}):
+                yield f"{path}:{number}: no test runs `{command}`: name one in {record.name}, or why there is none"
+    for name, entries in listed.items():
+        for command, test in entries.items():
+            if command not in found.get(name, ()):
+                yield f"{record}: {name} has no command `{command}`"
+            if not test.startswith("not run: ") and test not in tests:
+                yield f"{record}: {name}: `{command}`: there is no test {test}"
+
+
 def check(root):
-    out = []
+    out = list(problems_of_commands(root))
     for path in pages(root):
         out += problems_of_cells(path)
         out += problems_of_links(path)
@@ -125,24 +177,27 @@ def check(root):
 def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name in ("docs/user", "inputs", "include/trireme", "examples", "src"):
+        for name in ("docs/user", "inputs", "include/trireme", "examples", "src", "tests"):
             (root / name).mkdir(parents=True)
+        (root / "tests/CMakeLists.txt").write_text("trireme_register_test(a/b 1 style)\n")
+        (root / "tests/documented.json").write_text('{"README.md": {"trireme sft a.toml run.dir=b": "a/b", "trireme ppo c.toml": "not run: a reason"}}')
         (root / "include/trireme/a.hpp").touch()
         (root / "docs/user/embedding.md").write_text("| `trireme/a.hpp` |\n")
         (root / "examples/a.cpp").write_text('#include "trireme/a.hpp"\n')
         (root / "docs/two.md").write_text("# A `b` c!\n## A b c\n")
-        right = "[x](docs/two.md#a-b-c) [y](docs/two.md#a-b-c-1) [z](https://a.b/c#d) `[w](none)` examples/a.cpp, /home/src/none.cpp, docs/\n```\n| " + "x" * 400 + " |\n```\n"
+        right = "[x](docs/two.md#a-b-c) [y](docs/two.md#a-b-c-1) [z](https://a.b/c#d) `[w](none)` examples/a.cpp, /home/src/none.cpp, docs/\n```\n| " + "x" * 400 + " |\n```\n\n    trireme sft a.toml \\\n        run.dir=b   # c\n    trireme ppo c.toml\n"
         (root / "README.md").write_text(right)
         (root / "inputs/d.toml").write_text("# see inputs/d.toml\npath = \"inputs/none\"\n")
         if wrong := check(root):
             sys.exit(f"refused without a reason: {wrong}")
         for name, text in (("README.md", "[x](docs/three.md)"), ("README.md", "[x](docs/two.md#d)"), ("README.md", "| a | " + "x" * 301 + " |"),
-                           ("README.md", "    trireme sft inputs/none.toml"), ("inputs/d.toml", "# trireme sft inputs/none.toml"),
+                           ("README.md", "see inputs/none.toml"), ("README.md", "    trireme dpo a.toml"), ("README.md", "```\nmpirun -n 2 trireme rm\n```"),
+                           ("tests/CMakeLists.txt", None), ("docs/user/embedding.md", "    trireme ppo c.toml"), ("inputs/d.toml", "# trireme sft inputs/none.toml"),
                            ("examples/a.cpp", '#include "trireme/b.hpp"'), ("docs/user/embedding.md", "| `trireme/c.hpp` |"), ("README.md", '<img src="docs/a.png">')):
             old = (root / name).read_text()
-            (root / name).write_text(old + text + "\n")
+            (root / name).write_text("" if text is None else f"{old}\n{text}\n")
             if len(check(root)) != 1:
-                sys.exit(f"{name} with {text[:60]}: {check(root)}")
+                sys.exit(f"{name} with {text}: {check(root)}")
             (root / name).write_text(old)
     print("each kind of mistake is found")
 
