@@ -9,7 +9,9 @@
 #   ./bootstrap.sh test quarter N   the first ring and one quarter (0 to 3) of the rest
 #   ./bootstrap.sh test-build  all that `test` does before it runs them
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
+#   ./bootstrap.sh docs     the documentation site, in build/site
 #   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
+#   ./bootstrap.sh sinks    W&B's and MLflow's own readers, for the test interop/sinks_others (200 MB)
 #   ./bootstrap.sh peers    that environment with llama.cpp, which perf/run measures beside ours
 #   ./bootstrap.sh help     this text
 #
@@ -381,6 +383,21 @@ install_interop() {
   "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: $without"
 }
 
+install_sinks() {
+  ! no_install || fail "W&B and MLflow are installed by pip, which TRIREME_NO_INSTALL=1 forbids"
+  say "making $cache/sinks (wandb, mlflow-skinny)"
+  rm -rf "$cache/sinks"
+  "$python" -m venv "$cache/sinks" || fail "\"$python -m venv $cache/sinks\" failed"
+  retry "$cache/sinks/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tests/interop/sinks.lock ||
+    fail "pip could not install tests/interop/sinks.lock"
+}
+
+build_site() {
+  "$venv/bin/python" -c "import mkdocs" 2>/dev/null || fail "mkdocs is missing in $venv: see above"
+  "$venv/bin/python" -m mkdocs build --strict --quiet || fail "\"mkdocs build\" failed: its messages are above"
+  say "done: build/site/index.html"
+}
+
 # Peers that only perf/run asks for; compiled for this machine's processor.
 install_peers() {
   [ -x "$venv/bin/python" ] || fail "no comparison environment in $venv: see above"
@@ -491,8 +508,10 @@ case $command in
   test) run_tests "$@" ;;
   test-build) prepare_tests "$@" ;;
   model) build; compile trireme; fetch_model || exit 1 ;;
+  docs) install_torch; install_interop; build_site ;;
   interop) install_torch; install_interop ;;
+  sinks) install_sinks ;;
   peers) install_torch; install_interop; install_peers ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
-  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, interop, peers or help" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, docs, interop, sinks, peers or help" ;;
 esac

@@ -25,12 +25,14 @@ COPIES = {"/models/my-llama": "DIR", "/models/my-sft-model": "DIR", "/models/Qwe
           "[--reward-model DIR]": "", "[--decode | --chat]": ""}
 FITS, NEEDS_MORE_MEMORY = 0, 78
 WRAPPER = """#!/bin/bash
-# Two iterations of what trains.
+# Two iterations of what trains, whatever the command says.
+arguments=()
+for word in "$@"; do [[ $word = run.iterations=* ]] || arguments+=("$word"); done
 case "$*" in
-  *--dry-run*) exec {program} "$@" ;;
-  sft*|rm*|dpo*|ppo*) exec {program} "$@" run.iterations=2 ;;
+  *--dry-run*) ;;
+  sft*|rm*|dpo*|ppo*) arguments+=(run.iterations=2) ;;
 esac
-exec {program} "$@"
+exec {program} "${{arguments[@]}}"
 """
 
 
@@ -54,7 +56,8 @@ class Documented(ProgramTest):
         write_lines(folder / "texts.jsonl", [{"text": "1+2="}])
         write_lines(folder / "chats.jsonl", [{"prompt": "1+2=", "response": "3"}])
         sums = [{"prompt": f"{i}+{i}=", "label": str(2 * i)} for i in range(1, 9)]
-        for name in ("prompts.jsonl", "held-out.jsonl"):
+        shutil.copy(ROOT / "inputs/plugins/reward.py", folder / "my_reward.py")
+        for name in ("prompts.jsonl", "held-out.jsonl", "my_prompts.jsonl"):
             write_lines(folder / name, sums)
         pair = {"chosen": "\n\nHuman: 1+1?\n\nAssistant: 2", "rejected": "\n\nHuman: 1+1?\n\nAssistant: 11"}
         for name in ("hh-train.jsonl", "hh-test.jsonl"):
@@ -84,20 +87,20 @@ class Documented(ProgramTest):
         environment = child_environment({
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none"} if any("oversubscribe" in flag for flag in MPI_FLAGS) else {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
-        ran = 0
+        ran = set()  # a deck names the command of a page again
         for page in [*PAGES, *(name for name in LISTED if name not in PAGES)]:
             for command, test in LISTED[page].items():
-                if test != "integration/documented":
+                if test != "integration/documented" or command in ran:
                     continue
                 ours = self.here(command)
                 self.prepare(ours)
                 done = subprocess.run(["bash", "-c", ours], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
                 codes = (FITS, NEEDS_MORE_MEMORY) if "trireme plan" in command else (0,)
                 self.assertIn(done.returncode, codes, f"{page}: {command}\nrun as: {ours}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-                ran += 1
+                ran.add(command)
                 if command.startswith("mpirun") and "iteration 1/2" in done.stdout:
                     self.assertLessEqual(done.stdout.split("iteration 1/2")[0].count("\n"), 12, f"the start of {command} takes more than 12 lines\n{done.stdout}")
-        self.assertGreater(ran, 25)
+        self.assertGreater(len(ran), 25)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes requirements.lock: every package that requirements.txt brings along, with its version and the SHA-256 of the wheels for the Pythons and
-processors of cmake/wheels.txt, so that pip takes no other file. Run it after a change of requirements.txt; needs the network."""
+"""Writes requirements.lock, or with the argument `sinks` sinks.lock: every package that requirements.txt (sinks.txt) brings along, with its version and the SHA-256 of the wheels for the Pythons and
+processors of cmake/wheels.txt, so that pip takes no other file. Run it after a change of the list; needs the network."""
 
 import collections
 import json
@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+LIST = sys.argv[1] if len(sys.argv) > 1 else "requirements"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PROCESSORS = ("x86_64", "aarch64")
 ONLY_FOR = {"3.10": ["exceptiongroup"]}  # which pip does not see from another Python: it takes conditions for its own version
@@ -20,7 +21,7 @@ SYSTEMS = ("manylinux_2_36", "manylinux_2_34", "manylinux_2_31", "manylinux_2_28
 def wheels_of(python, processor):
     """[(package, version, digest)] that pip would take there."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", "--target", "unused",
-               "--only-binary", ":all:", "--python-version", python, "-r", str(HERE / "requirements.txt"), *ONLY_FOR.get(python, [])]
+               "--only-binary", ":all:", "--python-version", python, "-r", str(HERE / f"{LIST}.txt"), *ONLY_FOR.get(python, [])]
     for system in SYSTEMS:
         command += ["--platform", f"{system}_{processor}"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -36,12 +37,12 @@ def main():
                 pythons, digests = found[package][version]
                 pythons.add(python)
                 digests.add(digest)
-    lines = ["# Made by lock_requirements.py from requirements.txt."]
+    lines = [f"# Made by lock_requirements.py from {LIST}.txt."]
     for package in sorted(found):
         for version, (pythons, digests) in sorted(found[package].items()):
             only = "" if pythons == set(PYTHONS) else " ; " + " or ".join(f'python_version == "{python}"' for python in sorted(pythons))
             lines.append(" \\\n    ".join([f"{package}=={version}{only}", *(f"--hash=sha256:{digest}" for digest in sorted(digests))]))
-    (HERE / "requirements.lock").write_text("\n".join(lines) + "\n")
+    (HERE / f"{LIST}.lock").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

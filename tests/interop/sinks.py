@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """What report.sinks writes, read by the programs that it is for: TensorBoard's, W&B's and MLflow's own readers see the numbers of metrics.jsonl.
 
-    sinks.py PROGRAM        exit code 125 where the environment is missing
+    sinks.py PROGRAM          CSV and TensorBoard
+    sinks.py PROGRAM others   W&B and MLflow, in an environment of their own (./bootstrap.sh sinks)
+
+Exit code 125 where the environment is missing.
 
 One run of `trireme sft`, stopped after three iterations and continued to six.
 """
 
 import csv
+import importlib.metadata
 import json
 import math
 import os
@@ -14,7 +18,7 @@ import pathlib
 import sys
 import tempfile
 
-from compare import Program, enter_environment
+from compare import CACHE, Program, enter_environment, skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "inputs" / "tutorial" / "tokenizer"
@@ -146,20 +150,30 @@ def main():
         want = expected(run)
         assert sorted(want) == list(range(1, 7)) and "eval_loss" in want[2], want
         path = lambda key: key.replace(".", "/")
-        mistakes = compare("csv", want, table(run))
-        mistakes += compare("TensorBoard", want, tensorboard(run), path, single=True)
-        for name, reader, rename in (("MLflow", mlflow, lambda key: key.replace("/", ".")), ("W&B", wandb, path)):
-            try:
-                got = reader(run)
-            except ImportError as error:  # their packages bring along forty others: not in requirements.txt
-                print(f"{name}: not compared ({error}): pip install mlflow-skinny==2.22.1 wandb==0.19.11")
-                continue
-            mistakes += compare(name, want, got, rename)
+        if "others" in sys.argv:
+            mistakes = compare("MLflow", want, mlflow(run), lambda key: key.replace("/", "."))
+            mistakes += compare("W&B", want, wandb(run), path)
+        else:
+            mistakes = compare("csv", want, table(run)) + compare("TensorBoard", want, tensorboard(run), path, single=True)
     for mistake in mistakes[:20]:
         print(mistake)
     sys.exit(1 if mistakes else 0)
 
 
+def enter_others():
+    """Continues in the environment of sinks.txt, in the versions that it names."""
+    environment = CACHE / "sinks"
+    how = "./bootstrap.sh sinks installs wandb and mlflow-skinny, 200 MB"
+    if pathlib.Path(sys.prefix).resolve() != environment.resolve():
+        if not (environment / "bin/python").exists():
+            skip(f"no environment in {environment}: {how}")
+        os.execv(environment / "bin/python", [str(environment / "bin/python"), __file__, *sys.argv[1:]])
+    for line in (ROOT / "tests/interop/sinks.txt").read_text().splitlines():
+        name, equal, version = line.partition("==")
+        if equal and importlib.metadata.version(name) != version:
+            skip(f"{environment} has {name} {importlib.metadata.version(name)}, not {version}: {how}")
+
+
 if __name__ == "__main__":
-    enter_environment(__file__)
+    enter_others() if "others" in sys.argv else enter_environment(__file__)
     main()

@@ -133,8 +133,12 @@ def commands(text):
     return out
 
 
-def command_pages(root):
-    return [root / "README.md", *sorted((root / "docs/user").glob("*.md")), *sorted((root / "docs/install").glob("*.md"))]
+def documented_commands(root):
+    """{page or deck: [(line number, command)]}: of decks those of their comments."""
+    pages_with = [root / "README.md", *sorted((root / "docs/user").glob("*.md")), *sorted((root / "docs/install").glob("*.md"))]
+    texts = [(path, path.read_text()) for path in pages_with]
+    texts += [(path, re.sub(r"(?m)^(?!#).*$", "", path.read_text()).replace("\n#", "\n ").replace("#", " ", 1)) for path, _ in deck_heads(root)]
+    return {str(path.relative_to(root)): found for path, text in texts if (found := commands(text))}
 
 
 def registered_tests(root):
@@ -148,12 +152,11 @@ def problems_of_commands(root):
     record = root / "tests/documented.json"
     listed = json.loads(record.read_text())
     tests, found = registered_tests(root), {}
-    for path in command_pages(root):
-        name = str(path.relative_to(root))
-        found[name] = {command for _, command in commands(path.read_text())}
-        for number, command in commands(path.read_text()):
+    for name, entries in documented_commands(root).items():
+        found[name] = {command for _, command in entries}
+        for number, command in entries:
             if command not in listed.get(name, {}):
-                yield f"{path}:{number}: no test runs `{command}`: name one in {record.name}, or why there is none"
+                yield f"{name}:{number}: no test runs `{command}`: name one in {record.name}, or why there is none"
     for name, entries in listed.items():
         for command, test in entries.items():
             if command not in found.get(name, ()):
