@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "build_facts.hpp"
 #include "cli/common_options.hpp"
@@ -91,6 +92,10 @@ class Parser {
       return {};
     } catch (const CLI::ParseError& error) {
       const std::string unknown = unknown_word();
+      if (const std::string key = dashed_key({argv, static_cast<size_t>(argc)}); !key.empty())
+        throw UserError(ExitCode::usage,
+                        base::text("--", key, " is not an option: keys of a deck are written ", key,
+                                   "=VALUE, without dashes"));
       const auto subcommands = app_.get_subcommands();
       const std::string whose = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
       throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown,
@@ -105,6 +110,15 @@ class Parser {
   void add_page(const char* flag, std::string (*page)(), const char* help) {
     app_.add_flag_callback(
         flag, [page] { print_and_leave(page()); }, help);
+  }
+
+  // The key of a deck that a word has behind dashes; "" where none has.
+  static std::string dashed_key(std::span<char*> words) {
+    for (const auto& info : config::key_infos()) {
+      for (const std::string_view word : words)
+        if (word == "--" + info.name || word.starts_with("--" + info.name + "=")) return info.name;
+    }
+    return {};
   }
 
   // What is in the place of a subcommand and is not one, with the nearest one; "" where one is.

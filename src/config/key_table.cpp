@@ -110,7 +110,12 @@ std::string key_help(std::string_view wanted) {
   for (const Section& section : sections()) names.emplace_back(section.name);
   for (const KeyInfo& info : key_infos()) names.push_back(info.name);
   const std::string hint = hint_for(wanted);
-  const std::string near = base::nearest(wanted, names);
+  std::vector<std::string> of_this_name;  // in other sections
+  for (const KeyInfo& info : key_infos()) {
+    if (info.name.ends_with(base::text(".", wanted))) of_this_name.push_back(info.name);
+  }
+  const std::string near =
+      of_this_name.empty() ? base::nearest(wanted, names) : base::join(of_this_name);
   throw UserError(
       ExitCode::usage,
       base::text("'", wanted, "' ",

@@ -26,6 +26,8 @@ constexpr size_t longest_line = size_t{64} << 20;
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
 void check_regular(const fs::path& file) {
+  VALIDATE(file != "-", ExitCode::input_missing,
+           "-: standard input cannot be read twice: write the lines to a file");
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
   VALIDATE(status.type() != fs::file_type::not_found, ExitCode::input_missing, file.string(),

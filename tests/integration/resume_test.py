@@ -158,6 +158,8 @@ class Resume(ProgramTest):
         self.assertEqual(len(self.metrics("touched")), 3)
         self.succeed("ppo", "ppo.toml", "run.dir=touched")
         self.assertEqual([path.name for path in (self.folder / "touched").glob("stop*")], [])
+        again = self.succeed("ppo", "ppo.toml", "run.dir=touched")
+        self.assertRegex(again.text, r"all \d+ iterations are done: nothing is left to do")
         self.assert_as_undisturbed("touched", 1)
 
     def test_walltime(self):

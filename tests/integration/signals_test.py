@@ -92,7 +92,8 @@ class Signals(ProgramTest):
         self.run_two("twice", code=INTERRUPTED, env=deeds(2, (signal.SIGINT, 0.5), (signal.SIGINT, LATE)))
 
     def test_one_interrupt_is_a_stop(self):
-        self.run_two("once", code=STOPPED, env=deeds(2, (signal.SIGINT, 0)))
+        said = self.run_two("once", code=STOPPED, env=deeds(2, (signal.SIGINT, 0))).text
+        self.assertRegex(said, r"a signal asks for a stop: the run saves .*touch once/stop gives it all the time it needs\n(.*\n)*stopping after iteration 2", "said at once")
         self.assertEqual(self.steps("once")[-1], "step-000002")
 
     def test_third_stop_during_the_last_save_ends_at_once(self):

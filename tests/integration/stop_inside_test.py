@@ -135,6 +135,8 @@ class StopInside(ProgramTest):
                     job.send(signal.SIGUSR1)
                 result = job.wait()
                 self.assertEqual(result.code, STOPPED, result.text)  # it did not wait for the plugin
+                said = "the file late-file/stop is there: the run saves and ends at the next place" if name == "file" else "a signal asks for a stop: the run saves"
+                self.assertRegex(result.text, rf"{said}.*\n(.*\n)*stopping ", "said at once")
                 self.assert_goes_on(f"late-{name}")
 
     def test_a_start_inside_an_iteration_has_its_whole_time(self):

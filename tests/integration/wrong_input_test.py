@@ -213,6 +213,11 @@ class WrongThings(ProgramTest):
             result = self.run_program(*arguments)
             self.assertEqual(result.code, USAGE, result.text)
             self.assertEqual(result.text.count("error: "), 1, result.text)
+        said = self.run_program("ppo", "ppo.toml", "--actor.adam.lr", "1e-6").text
+        self.assertIn("keys of a deck are written actor.adam.lr=VALUE, without dashes", said)
+        self.assertIn("did you mean", self.run_program("ppo", "ppo.toml", "model.dtype=bf61").text)
+        self.assertIn('here it is "bf16"', self.run_program("ppo", "ppo.toml", "model.dtype=fp16").text)
+        self.assertIn("standard input cannot be read twice", self.run_program("generate", "--model", "model", "--input", "-", "--output", "-").text)
 
     def test_checkpoint_of_another_model(self):
         self.succeed("ppo", "ppo.toml", "run.dir=other", "run.iterations=1")

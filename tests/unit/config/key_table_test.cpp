@@ -57,6 +57,8 @@ TEST(KeyTable, HelpFindsSectionsAndKeys) {
   EXPECT_THAT(key_help("actor.adam"), HasSubstr("actor.adam.betas"));
   EXPECT_THAT(key_help(), HasSubstr("reward.source.kind"));
   EXPECT_THAT(error_of(ExitCode::usage, [] { key_help("actr"); }), HasSubstr("nearest: actor"));
+  EXPECT_THAT(error_of(ExitCode::usage, [] { key_help("lr"); }),
+              HasSubstr("nearest: actor.adam.lr, critic.adam.lr"));
 }
 
 TEST(KeyTable, MarkdownHasEveryKeyAndTheDepartures) {
