@@ -100,6 +100,23 @@ def deck_heads(root):
         yield path, [(number, line) for number, line in enumerate(path.read_text().splitlines(), 1) if line.startswith("#")]
 
 
+# Messages of others' programs that troubleshooting.md quotes.
+OF_OTHERS = ("There are not enough slots available", "mpirun has detected an attempt to run as root", "error while loading shared libraries: libmpi.so")
+
+
+def quoted_messages(root):
+    """What the first cells of troubleshooting.md quote is in the sources, as a part of a text; names of metrics too."""
+    page = root / "docs/user/troubleshooting.md"
+    if not page.exists():
+        return
+    sources = [path for folder in ("src", "include", "cmake") for path in (root / folder).rglob("*.*") if path.suffix in (".cpp", ".hpp", ".cmake")]
+    text = "\n".join(re.sub(r'"\s*\n\s*"', "", path.read_text()) for path in sources)
+    for number, line, _ in numbered(page.read_text()):
+        for words in re.findall(r"`([^`]+)`", cells(line)[0]) if line.startswith("| ") else ():
+            if words not in text and words not in OF_OTHERS:
+                yield f"{page}:{number}: no message of the program has `{words}`"
+
+
 def stable_headers(root):
     page = root / "docs/user/embedding.md"
     listed = re.findall(r"^\| `(trireme/[\w/.]+)` \|", page.read_text(), re.MULTILINE)
@@ -166,7 +183,7 @@ def problems_of_commands(root):
 
 
 def check(root):
-    out = list(problems_of_commands(root))
+    out = [*problems_of_commands(root), *quoted_messages(root)]
     for path in pages(root):
         out += problems_of_cells(path)
         out += problems_of_links(path)

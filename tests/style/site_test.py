@@ -14,7 +14,7 @@ import tempfile
 import urllib.parse
 
 ORDER = ["What it is, and what not", "First run", "Your own model and reward", "Evaluation", "Watching", "Stopping and restarting", "Clusters", "Tuning", "Reference",
-         "Troubleshooting", "Questions", "Glossary", "Recipes", "Coming from elsewhere", "Changelog", "Contributing"]
+         "Troubleshooting", "Recipes", "Coming from elsewhere", "The project"]
 
 
 class Page(html.parser.HTMLParser):
