@@ -2,7 +2,7 @@
 //   perf_decode [--shape 135M|25M|1B|8B] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new
 //   128] [--backend fused|torch]
 //               [--weights model,int8] [--threads 2] [--repetitions 3] [--graphs 1|0]
-//               [--fused-operators 1|0]
+//               [--fused-operators 1|0] [--window TOKENS]
 //   mpirun -n 2 perf_decode --threads 1 --sums shared,gathered ...    a replica of so many
 //   tensor-parallel ranks, by both ways of adding up in turn
 // perf_decode-gpu does it on a GPU, by the backend for these. Prints one JSON object per type and
@@ -40,6 +40,7 @@ struct Setting {
   int threads = 2, repetitions = 3;
   bool graphs = true, fused_operators = true;
   int64_t prompt = 128, tokens = 128;
+  int64_t window = 0;  // tokens that every layer sees; 0: all
 };
 
 Setting parse(int argc, char** argv) {
@@ -65,6 +66,9 @@ Setting parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--prompt", s.prompt, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--new", s.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--window", s.window, "tokens that every layer sees (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--backend", s.backend)
       ->check(CLI::IsMember({"fused", "torch"}))
       ->capture_default_str();
@@ -138,6 +142,16 @@ int64_t cache_bytes(const config::ModelShape& shape, const generate::EngineOptio
          shape.kv_heads * shape.head_dim * element;
 }
 
+config::ModelShape shape_of(const Setting& a) {
+  config::ModelShape shape = perf::shape_of(a.shape);
+  shape.max_positions = std::max(shape.max_positions, a.prompt + a.tokens);
+  if (a.window > 0) {
+    shape.window = a.window;
+    shape.windowed.assign(static_cast<size_t>(shape.layers), true);
+  }
+  return shape;
+}
+
 // Of the repetitions' times per token.
 void print(const std::string& dtype, const Variant& variant, int ranks, int64_t batch,
            const Setting& a, int64_t weight_bytes, const std::vector<Times>& all) {
@@ -151,15 +165,16 @@ void print(const std::string& dtype, const Variant& variant, int ranks, int64_t 
   const double steps = 1 / (decode.front() * static_cast<double>(batch));
   std::printf(
       "{\"shape\": \"%s\", \"dtype\": \"%s\", \"weights\": \"%s\", \"ranks\": %d, \"sums\": "
-      "\"%s\", \"batch\": %lld, \"prompt\": %lld, \"new\": %lld, \"threads\": %d, "
+      "\"%s\", \"batch\": %lld, \"prompt\": %lld, \"new\": %lld, \"window\": %lld, \"threads\": "
+      "%d, "
       "\"decode_tokens_per_s_best\": %.1f, \"decode_tokens_per_s_median\": %.1f, "
       "\"decode_tokens_per_cpu_s_best\": %.1f, "
       "\"weight_gb_per_s\": %.1f, \"prefill_tokens_per_s_best\": %.0f, "
       "\"prefill_tokens_per_cpu_s_best\": %.0f}\n",
       a.shape.c_str(), dtype.c_str(), variant.weights.c_str(), ranks, variant.sums.c_str(),
       static_cast<long long>(batch), static_cast<long long>(a.prompt),
-      static_cast<long long>(a.tokens), a.threads, 1 / decode.front(),
-      1 / decode[decode.size() / 2], 1 / sorted(&Times::decode_cpu).front(),
+      static_cast<long long>(a.tokens), static_cast<long long>(a.window), a.threads,
+      1 / decode.front(), 1 / decode[decode.size() / 2], 1 / sorted(&Times::decode_cpu).front(),
       steps * static_cast<double>(weight_bytes) / 1e9, 1 / sorted(&Times::prefill).front(),
       1 / sorted(&Times::prefill_cpu).front());
   std::fflush(stdout);
@@ -172,7 +187,7 @@ void run(const Setting& a) {
   const bool talks = replica.rank() == 0;
   at::set_num_threads(a.threads);
   const perf::Site site = perf::enter_site(std::max(0, replica.rank()));
-  const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
+  const model::ModelSpec spec = model::describe(shape_of(a), model::HeadKind::language);
   std::vector<Variant> variants;
   for (const std::string& products : a.weights) {
     for (const std::string& sums : a.sums) variants.push_back({products, sums});
