@@ -73,6 +73,7 @@ std::string exported_config_json(const std::string& whole, const ModelShape& sha
   set_head(edit, was, shape);
   set_dtype(edit, was, shape);
   set_special_ids(edit, was, shape);
+  edit.erase("quantization_config");  // exports have float weights
   if (!shape.score_head && was.tied != shape.tied)
     edit.set("tie_word_embeddings", shape.tied ? "true" : "false");
   if (shape.score_head) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "config/fp8_reader.hpp"
 #include "config/json_reader.hpp"
 #include "config/model_shape_parts.hpp"
 #include "trireme/base/files.hpp"
@@ -93,14 +94,6 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
                              " is not supported (supported: ", base::join(names), ")"));
 }
 
-// The command that makes them of weights in fp8.
-std::string float_weights_of(const Json& quantization) {
-  if (!quantization.is_object() || quantization.value("quant_method", "") != "fp8") return "";
-  return ", or make them once with transformers: python3 -c \"from transformers import "
-         "AutoModelForCausalLM as M, FineGrainedFP8Config as Q; M.from_pretrained('FOLDER', "
-         "dtype='bfloat16', quantization_config=Q(dequantize=True)).save_pretrained('NEW')\"";
-}
-
 bool asks_for(const RefusedKey& refused, const JsonReader& json, const ArchitectureTraits& known) {
   switch (refused.when) {
     case RefusedKey::When::present: return json.has(refused.key);
@@ -118,10 +111,7 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
   const std::string activation = json.string(known.activation_key, usual);
   VALIDATE(activation == usual, ExitCode::bad_data, json.file(), ": ", known.activation_key, " ",
            activation, " is not supported (only ", usual, ")");
-  VALIDATE(!json.has("quantization_config"), ExitCode::bad_data, json.file(),
-           ": the weights are quantised (quantization_config), which is not supported: use the "
-           "model's float weights",
-           float_weights_of(json.at("quantization_config")));
+  (void)read_fp8_weights(json);
   for (const RefusedKey& refused : refused_keys) {
     VALIDATE(!asks_for(refused, json, known), ExitCode::bad_data, json.file(), ": ", refused.key,
              " is not supported (", refused.why, ")", refused.instead.empty() ? "" : ": ",
@@ -287,11 +277,25 @@ std::string text_model_config(const std::string& text) {
   return alone == object ? text : alone.dump(2) + "\n";
 }
 
+namespace {
+
+std::string read_config(const std::filesystem::path& file) {
+  std::string text = base::read_file(file, max_file_bytes);
+  base::refuse_foreign_file(text, file, base::Expected::json);
+  return text;
+}
+
+}  // namespace
+
 ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
   const std::filesystem::path file = config_file(folder_or_file);
-  const std::string text = base::read_file(file, max_file_bytes);
-  base::refuse_foreign_file(text, file, base::Expected::json);
-  return parse_model_shape(text, file.string());
+  return parse_model_shape(read_config(file), file.string());
+}
+
+std::optional<Fp8Weights> load_fp8_weights(const std::filesystem::path& folder_or_file) {
+  const std::filesystem::path file = config_file(folder_or_file);
+  const Json object = text_model(parse_json(read_config(file), file.string()));
+  return read_fp8_weights(JsonReader(object, file.string()));
 }
 
 std::string to_config_json(const ModelShape& shape) {

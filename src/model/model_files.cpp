@@ -4,10 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "model/scaled_weights.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/exported_config.hpp"
+#include "trireme/config/fp8_weights.hpp"
 #include "trireme/model/adapter_files.hpp"
 #include "trireme/model/gguf.hpp"
 
@@ -137,6 +139,7 @@ ModelFolder open_model(const fs::path& path) {
   ModelFolder folder{path, std::move(shape), weights};
   remove_prefix(*weights);
   settle_tied_head(folder, *weights);
+  folder.weights = with_scales(weights, config::load_fp8_weights(path));
   return folder;
 }
 

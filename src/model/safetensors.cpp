@@ -221,7 +221,7 @@ void SafetensorsSource::for_rows(std::string_view name, const base::Block& block
   const auto [file, entry] = place(name);
   VALIDATE(is_weight_type(entry->type), ExitCode::bad_data, file->path().string(), ": '", name,
            "' has the type ", name_of(entry->type),
-           "; weights must be F32, BF16, F16 or F64: convert the model first");
+           "; weights must be F32, BF16, F16, F64 or F8: convert the model first");
   check_block(entry->spec, block);
   file->check_unchanged();
   const auto bytes = file->bytes(*entry);

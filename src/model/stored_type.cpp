@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "trireme/base/bf16.hpp"
@@ -67,8 +68,16 @@ std::optional<StoredType> stored_type_of(std::string_view name) {
 }
 
 bool is_weight_type(StoredType type) {
-  return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 ||
-         type == StoredType::bf16;
+  switch (type) {
+    case StoredType::f64:
+    case StoredType::f32:
+    case StoredType::f16:
+    case StoredType::bf16:
+    case StoredType::f8_e5m2:
+    case StoredType::f8_e4m3:
+    case StoredType::f8_e8m0: return true;
+    default: return false;
+  }
 }
 
 float f16_to_float(uint16_t bits) {
@@ -82,6 +91,37 @@ float f16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+namespace {
+
+// Sign, 4 bits of exponent, 3 of mantissa; no infinity, and NaN where all seven are set.
+float e4m3_to_float(uint8_t bits) {
+  const float sign = (bits & 0x80u) != 0 ? -1.0f : 1.0f;
+  const int exponent = bits >> 3 & 0xF, mantissa = bits & 7;
+  if ((bits & 0x7Fu) == 0x7Fu) return std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
+  if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1.0p-9f;
+  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
+// 2 to the power of the byte - 127; 255 is NaN.
+float e8m0_to_float(uint8_t bits) {
+  return bits == 255 ? std::numeric_limits<float>::quiet_NaN()
+                     : std::ldexp(1.0f, static_cast<int>(bits) - 127);
+}
+
+template <class Convert>
+std::array<float, 256> table_of(Convert convert) {
+  std::array<float, 256> out{};
+  for (size_t i = 0; i < out.size(); ++i) out[i] = convert(static_cast<uint8_t>(i));
+  return out;
+}
+
+void bytes_to_float(const std::array<float, 256>& table, const std::byte* from, size_t count,
+                    float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = table[std::to_integer<uint8_t>(from[i])];
+}
+
+}  // namespace
+
 void to_float(StoredType type, const std::byte* from, size_t count, float* out) {
   switch (type) {
     case StoredType::f32: std::memcpy(out, from, count * sizeof(float)); return;
@@ -94,6 +134,19 @@ void to_float(StoredType type, const std::byte* from, size_t count, float* out) 
     case StoredType::f64:
       for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<double>(from + 8 * i));
       return;
+    case StoredType::f8_e4m3: {
+      static const auto table = table_of(e4m3_to_float);
+      return bytes_to_float(table, from, count, out);
+    }
+    case StoredType::f8_e5m2: {  // the upper half of an f16
+      static const auto table =
+          table_of([](uint8_t b) { return f16_to_float(static_cast<uint16_t>(b << 8)); });
+      return bytes_to_float(table, from, count, out);
+    }
+    case StoredType::f8_e8m0: {
+      static const auto table = table_of(e8m0_to_float);
+      return bytes_to_float(table, from, count, out);
+    }
     default: throw InternalError(base::text("to_float of type ", name_of(type)));
   }
 }

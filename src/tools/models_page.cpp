@@ -207,7 +207,7 @@ std::string refusals() {
       "\n## What is refused\n\n"
       "Each with its name and the file: other `architectures`, other activations than the "
       "family's, other rope types than those above, quantised weights\n"
-      "(`quantization_config`; the message has the command that makes float weights of fp8), "
+      "(`quantization_config` of other methods than `fp8`), "
       "classifiers of several labels, and\n\n"
       "| key of config.json | refused | because |\n| --- | --- | --- |\n";
   for (const config::RefusedKey& refused : config::refused_keys)
@@ -219,7 +219,9 @@ std::string refusals() {
 std::string weights() {
   return base::text(
       "\n## Weights\n\n"
-      "safetensors, one file or several with an index, in float32, float16 or bfloat16; "
+      "safetensors, one file or several with an index, in float32, float16, bfloat16 or fp8 with "
+      "scales (`quantization_config` of transformers' FineGrainedFP8Config: each\n"
+      "weight is its element times its scale, in fp32; training and exports have float weights); "
       "transformers' names, with anything before them (`language_model.`,\n"
       "`module.`) or without `model.`. GGUF files (",
       base::join(model::readable_gguf_types()),

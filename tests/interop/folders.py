@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Model folders as people have them, against transformers: what an export keeps loads there to the same settings and templates; a tied model with
-two heads, or with the head alone, has the same log-probs.
+two heads, or with the head alone, has the same log-probs; weights of 8 bits with scales have torch's values.
 
     folders.py PROGRAM        exit code 125 where the environment is missing
 """
@@ -107,11 +107,63 @@ def heads(program):
     return differences
 
 
+def in_8_bits(tensors, scale_type, block):
+    """As FineGrainedFP8Config stores them, and their values. `block`: rows and columns of a scale, or None."""
+    import torch
+    stored, values = {}, {}
+    for name, tensor in tensors.items():
+        stored[name] = values[name] = tensor
+        if tensor.dim() != 2 or "_proj." not in name:
+            continue
+        rows, columns = tensor.shape
+        each = block or (rows, columns)
+        padded = torch.zeros(-(-rows // each[0]) * each[0], -(-columns // each[1]) * each[1])
+        padded[:rows, :columns] = tensor
+        blocks = padded.view(padded.shape[0] // each[0], each[0], -1, each[1])
+        scale = (blocks.abs().amax((1, 3), keepdim=True) / 448).to(scale_type).clamp(min=2.0**-126 if scale_type == torch.float8_e8m0fnu else 1e-8)
+        codes = (blocks / scale.float()).clamp(-448, 448).to(torch.float8_e4m3fn)
+        stored[name] = codes.reshape(padded.shape)[:rows, :columns].contiguous()
+        values[name] = (codes.float() * scale.float()).reshape(padded.shape)[:rows, :columns].contiguous()
+        stored[f"{name}_scale_inv"] = scale.reshape(scale.shape[0], -1) if block else scale.reshape(())
+        stored[name.replace("weight", "activation_scale")] = torch.tensor(0.5, dtype=torch.bfloat16)
+    return stored, values
+
+
+def eight_bits(program):
+    """Values and log-probs of checkpoints in fp8, and that what is made of them is an ordinary float model."""
+    import safetensors.torch
+    import torch
+    import transformers
+    differences = []
+    for kind, scale_type, block in (("qwen3", torch.float32, (32, 16)), ("ministral3", torch.bfloat16, None), ("phi3", torch.bfloat16, (7, 48))):
+        folder = program.folder / kind
+        model, hf = make_model(kind, folder)
+        stored, values = in_8_bits(safetensors.torch.load_file(folder / "model.safetensors"), scale_type, block)
+        safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static" if block is None else "dynamic", "weight_block_size": block}
+        (folder / "config.json").write_text(json.dumps(config))
+        copy = program.folder / f"{kind}-copy"
+        program.run("convert", folder, copy, "--dtype", "fp32")
+        if "quantization_config" in json.loads((copy / "config.json").read_text()):
+            differences.append(f"{kind}: the export says that it is quantised")
+        made = safetensors.torch.load_file(copy / "model.safetensors")
+        differences += [f"{kind}: another {name}" for name, value in values.items() if not torch.equal(made[name], value)]
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(copy, dtype=torch.float32, attn_implementation="eager").eval()
+        differences += [f"{kind}: {d}" for d in scores(program, theirs, hf, folder)]
+        if kind != "qwen3":
+            continue
+        again = train(program, "sft", folder)
+        if "quantization_config" in json.loads((again / "config.json").read_text()) or any("scale" in name for name in safetensors.torch.load_file(again / "model.safetensors")):
+            differences.append(f"{kind}: training exports scales")
+    return differences
+
+
 def main():
     program_path = os.path.abspath(sys.argv[1])
     enter_environment(__file__)
     failed = False
-    for case in (exports, heads):
+    for case in (exports, heads, eight_bits):
         with tempfile.TemporaryDirectory() as folder:
             differences = case(Program(program_path, pathlib.Path(folder)))
         print("\n".join(differences) or f"{case.__name__}: as in transformers (log-probs within {TOLERANCE})", flush=True)

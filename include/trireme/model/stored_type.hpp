@@ -11,7 +11,7 @@
 
 namespace trireme::model {
 
-// The types of the safetensors format. Only f64, f32, f16 and bf16 can be weights; the others are
+// The types of the safetensors format. Floats of 8 bits and more can be weights; the others are
 // recognised so that a file with them opens and a read of such a tensor is refused by name.
 enum class StoredType : uint8_t {
   boolean,
@@ -46,7 +46,7 @@ constexpr StoredType stored_type_of(base::ElementType type) {
   return StoredType::boolean;
 }
 int bits_of(StoredType type);
-bool is_weight_type(StoredType type);  // f64, f32, f16, bf16
+bool is_weight_type(StoredType type);  // f64, f32, f16, bf16, f8 of all kinds
 inline uint64_t bytes_of(StoredType type) {
   return static_cast<uint64_t>(bits_of(type)) / 8;
 }  // of whole-byte types

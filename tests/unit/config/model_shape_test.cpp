@@ -211,8 +211,11 @@ TEST(ModelShape, RefusesByName) {
   EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}})),
               HasSubstr("rope type 'ntk'"));
   EXPECT_THAT(refusal(with("quantization_config", {{"bits", 4}})), HasSubstr("quantised"));
-  EXPECT_THAT(refusal(with("quantization_config", {{"quant_method", "fp8"}})),
-              HasSubstr("FineGrainedFP8Config"));
+  EXPECT_THAT(refusal(with("quantization_config",
+                           {{"quant_method", "fp8"}, {"weight_block_size", {128, 0}}})),
+              HasSubstr("weight_block_size has 0"));
+  EXPECT_THAT(refusal(with("quantization_config", {{"quant_method", "fp8"}, {"fmt", "e5m2"}})),
+              HasSubstr("only e4m3"));
   EXPECT_THAT(refusal(with("num_local_experts", 8)), HasSubstr("mixtures of experts"));
   EXPECT_THAT(refusal(with("attention_dropout", 0.1)), HasSubstr("attention_dropout"));
   EXPECT_THAT(refusal(with("torch_dtype", "float8_e4m3fn")), HasSubstr("float8_e4m3fn"));
@@ -361,7 +364,9 @@ TEST(ModelShape, PublishedFamiliesThatAreNot) {
       {R"({"bos_token_id": 256})", "bos_token_id is 256"},
       {R"({"eos_token_id": "</s>"})", "eos_token_id"},
       {R"({"n_routed_experts": 64})", "n_routed_experts"},
-      {R"({"quantization_config": {"quant_method": "fp8"}})", "quantised"},
+      {R"({"quantization_config": {"quant_method": "gptq"}})", "quantised"},
+      {R"({"quantization_config": {}})", "quantised"},
+      {R"({"quantization_config": []})", "must be an object"},
       {R"({"hidden_act": "gelu_pytorch_tanh"})", "gelu_pytorch_tanh"},
       {R"({"rope_theta": 0})", "rope_theta"},
       {R"({"rope_theta": "10000"})", "rope_theta"},

@@ -35,6 +35,27 @@ TEST(StoredType, every_half_converts_as_libtorch_does) {
   }
 }
 
+template <class Theirs>
+void expect_libtorchs_bytes(StoredType type) {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const auto byte = static_cast<std::byte>(bits);
+    const auto want = static_cast<float>(Theirs(static_cast<uint8_t>(bits), Theirs::from_bits()));
+    float got = 0;
+    to_float(type, &byte, 1, &got);
+    if (std::isnan(want)) {
+      EXPECT_TRUE(std::isnan(got)) << bits;
+    } else {
+      EXPECT_EQ(std::memcmp(&got, &want, sizeof got), 0) << name_of(type) << " " << bits;
+    }
+  }
+}
+
+TEST(StoredType, every_byte_converts_as_libtorch_does) {
+  expect_libtorchs_bytes<c10::Float8_e4m3fn>(StoredType::f8_e4m3);
+  expect_libtorchs_bytes<c10::Float8_e5m2>(StoredType::f8_e5m2);
+  expect_libtorchs_bytes<c10::Float8_e8m0fnu>(StoredType::f8_e8m0);
+}
+
 TEST(StoredType, rounds_as_libtorch_does) {
   at::Tensor values = at::randn({100000}, at::TensorOptions().dtype(at::kFloat));
   values = at::cat({values, values.mul(1e-5), values.mul(1e-7), values.mul(1e4),
