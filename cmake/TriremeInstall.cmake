@@ -43,7 +43,6 @@ endif()
 install(TARGETS ${_modules} EXPORT TriremeTargets ARCHIVE DESTINATION lib/trireme COMPONENT development)
 install(EXPORT TriremeTargets NAMESPACE trireme:: DESTINATION ${_package} COMPONENT development)
 install(DIRECTORY include/trireme DESTINATION include COMPONENT development)
-install(DIRECTORY examples DESTINATION ${_share} COMPONENT development)
 configure_package_config_file(cmake/TriremeConfig.cmake.in ${PROJECT_BINARY_DIR}/TriremeConfig.cmake INSTALL_DESTINATION ${_package}
   NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TriremeConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -134,7 +134,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_f
 MODEL_CONFIG = texts(changed(
     SHAPE, ("architectures",), ("architectures", ["GPT2"]), ("architectures", 1), ("architectures", ["LlamaForSequenceClassification"]),
     ("architectures", ["MistralForCausalLM"]), ("architectures", ["Qwen2ForCausalLM"]), ("architectures", ["Qwen3ForCausalLM"]), ("hidden_act", "gelu"),
-    ("quantization_config", {}), ("num_experts", 8), ("attention_dropout", 0.1), ("partial_rotary_factor", 0.5), ("rope_interleaved", True),
+    ("quantization_config", {}), ("quantization_config", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+    ("quantization_config", {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": None}), ("num_experts", 8), ("attention_dropout", 0.1), ("partial_rotary_factor", 0.5), ("rope_interleaved", True),
     ("layer_types", ["full_attention"]), ("layer_types", ["sliding"]), ("use_sliding_window", True), ("head_dim",), ("head_dim", 15), ("num_key_value_heads",
     4),
     ("vocab_size", 0), ("vocab_size", "x"), ("vocab_size",), ("rms_norm_eps", 0), ("rope_scaling", {"type": "linear", "factor": 2}), ("rope_scaling", []),

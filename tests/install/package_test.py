@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What `cmake --install` makes, moved to another folder: the program with the libraries beside it, decks and batch scripts, the modulefile, and the CMake package,
-against which examples/embed is built and run.
+against which docs/examples/embed is built and run.
 
     package_test.py            TRIREME_BINARY_DIR and TRIREME_SOURCE_DIR name the build; the generator is the build's
     package_test.py --archive  cpack's archive instead: its size, and that it runs from where it is unpacked (second ring)
@@ -96,7 +96,7 @@ class Installed(Relocated, unittest.TestCase):
 
     def test_embedding(self):
         """The package's user needs no more than CMake's own words, and gets the program's results."""
-        sources, build = self.prefix / "share/trireme/examples/embed", self.folder / "embed"
+        sources, build = self.prefix / "share/trireme/docs/examples/embed", self.folder / "embed"
         run("cmake", "-G", cache_value("CMAKE_GENERATOR"), "-S", sources, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}",
             f"-DCMAKE_CXX_COMPILER={cache_value('CMAKE_CXX_COMPILER')}")
         run("cmake", "--build", build)

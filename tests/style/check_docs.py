@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """README and docs/: links and anchors lead somewhere, paths of the repository that texts, commands and heads of decks name exist, no cell of a table
-is longer than 300 characters, examples/ include stable headers alone, and every command of a code block is in tests/documented.json, which names the
+is longer than 300 characters, docs/examples include stable headers alone, and every command of a code block is in tests/documented.json, which names the
 test that runs it, or why none does.
 
     check_docs.py ROOT
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 LONGEST_CELL = 300
-FOLDERS = "cmake|docs|examples|include|inputs|pbs|perf|slurm|src|tests"
+FOLDERS = "cmake|docs|include|inputs|pbs|perf|slurm|src|tests"
 # A path of the repository in a text: a file with an extension or a folder with its slash, and no part of a longer path or an address. Others may be names of tests.
 PATH = re.compile(rf"(?<![\w/.$}}~<-])((?:{FOLDERS})/[\w./*-]*(?:\w\.(?!test_)\w+|/))(?![\w*])")
 PLACEHOLDER = re.compile(r"[A-Z]{3,}")
@@ -123,7 +123,7 @@ def stable_headers(root):
     if not listed:
         yield f"{page}: no table of stable headers"
     yield from (f"{page}: there is no include/{name}" for name in listed if not (root / "include" / name).exists())
-    for source in sorted((root / "examples").rglob("*.[ch]pp")):
+    for source in sorted((root / "docs/examples").rglob("*.[ch]pp")):
         for name in re.findall(r'#include "([^"]+)"', source.read_text()):
             if name not in listed:
                 yield f"{source}: {name} is not among the stable headers of {page.name}"
@@ -197,15 +197,15 @@ def check(root):
 def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name in ("docs/user", "inputs", "include/trireme", "examples", "src", "tests"):
+        for name in ("docs/user", "inputs", "include/trireme", "docs/examples", "src", "tests"):
             (root / name).mkdir(parents=True)
         (root / "tests/CMakeLists.txt").write_text("trireme_register_test(a/b 1 style)\n")
         (root / "tests/documented.json").write_text('{"README.md": {"trireme sft a.toml run.dir=b": "a/b", "trireme ppo c.toml": "not run: a reason"}}')
         (root / "include/trireme/a.hpp").touch()
         (root / "docs/user/embedding.md").write_text("| `trireme/a.hpp` |\n")
-        (root / "examples/a.cpp").write_text('#include "trireme/a.hpp"\n')
+        (root / "docs/examples/a.cpp").write_text('#include "trireme/a.hpp"\n')
         (root / "docs/two.md").write_text("# A `b` c!\n## A b c\n")
-        right = "[x](docs/two.md#a-b-c) [y](docs/two.md#a-b-c-1) [z](https://a.b/c#d) `[w](none)` examples/a.cpp, /home/src/none.cpp, docs/\n```\n| " + "x" * 400 + " |\n```\n\n    trireme sft a.toml \\\n        run.dir=b   # c\n    trireme ppo c.toml\n"
+        right = "[x](docs/two.md#a-b-c) [y](docs/two.md#a-b-c-1) [z](https://a.b/c#d) `[w](none)` docs/examples/a.cpp, /home/src/none.cpp, docs/\n```\n| " + "x" * 400 + " |\n```\n\n    trireme sft a.toml \\\n        run.dir=b   # c\n    trireme ppo c.toml\n"
         (root / "README.md").write_text(right)
         (root / "inputs/d.toml").write_text("# see inputs/d.toml\npath = \"inputs/none\"\n")
         if wrong := check(root):
@@ -213,7 +213,7 @@ def self_test():
         for name, text in (("README.md", "[x](docs/three.md)"), ("README.md", "[x](docs/two.md#d)"), ("README.md", "| a | " + "x" * 301 + " |"),
                            ("README.md", "see inputs/none.toml"), ("README.md", "    trireme dpo a.toml"), ("README.md", "```\nmpirun -n 2 trireme rm\n```"),
                            ("tests/CMakeLists.txt", None), ("docs/user/embedding.md", "    trireme ppo c.toml"), ("inputs/d.toml", "# trireme sft inputs/none.toml"),
-                           ("examples/a.cpp", '#include "trireme/b.hpp"'), ("docs/user/embedding.md", "| `trireme/c.hpp` |"), ("README.md", '<img src="docs/a.png">')):
+                           ("docs/examples/a.cpp", '#include "trireme/b.hpp"'), ("docs/user/embedding.md", "| `trireme/c.hpp` |"), ("README.md", '<img src="docs/a.png">')):
             old = (root / name).read_text()
             (root / name).write_text("" if text is None else f"{old}\n{text}\n")
             if len(check(root)) != 1:
