@@ -18,6 +18,7 @@
 #include "comm/cuda_support.hpp"
 #include "comm/event_clock.hpp"
 #include "comm/nccl_comm.hpp"
+#include "comm/nccl_links.hpp"
 #include "comm/rank_sums_nccl.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "comm/shard_exchange_staged.hpp"
@@ -248,14 +249,19 @@ bool takes_ranks_that_share() {
   return wish != nullptr && std::atoi(wish) != 0 && version >= takes_several_ranks;
 }
 
+// By rank, what NCCL tells machines apart by.
+std::vector<std::string> hosts_of(const CommView& comm) {
+  const auto nodes = discover(comm);
+  const char* host = std::getenv("NCCL_HOSTID");
+  return comm.all_gather(host != nullptr ? base::text("host ", host)
+                                         : base::text("node ", nodes.node));
+}
+
 bool share_a_device(const CommView& comm) {
   int device = 0;
   TRIREME_CUDA_CALL(cudaGetDevice(&device));
-  const auto nodes = discover(comm);
-  const char* host = std::getenv("NCCL_HOSTID");
-  const auto buses = comm.all_gather(
-      base::text(host != nullptr ? base::text("host ", host) : base::text("node ", nodes.node), ":",
-                 device_bus_id(device)));
+  const std::string host = hosts_of(comm)[static_cast<size_t>(comm.rank())];
+  const auto buses = comm.all_gather(base::text(host, ":", device_bus_id(device)));
   const std::set<std::string> different(buses.begin(), buses.end());
   return !comm.all(takes_ranks_that_share()) && different.size() < buses.size();
 }
@@ -280,6 +286,13 @@ std::string device_bus_id(int device) {
   return bus;
 }
 
+CudaVersions cuda_versions() {
+  CudaVersions out;
+  TRIREME_CUDA_CALL(cudaDriverGetVersion(&out.driver));
+  TRIREME_CUDA_CALL(cudaRuntimeGetVersion(&out.runtime));
+  return out;
+}
+
 void enable_device_exchange() {
   // NCCL would tell its peers of the buffers of recorded collectives, which LibTorch's segments
   // that grow (machine::set_allocator) do not bear.
@@ -302,6 +315,10 @@ void enable_device_exchange() {
       .start_copy = &start_rows,
       .finish_copies = &finish_rows,
       .make_clock = &make_event_clock};
+  set_link_measurement([](const CommView& comm) -> std::optional<DeviceLinks> {
+    if (share_a_device(comm)) return std::nullopt;
+    return measure_nccl_links(comm, hosts_of(comm));
+  });
 }
 
 }  // namespace trireme::comm

@@ -13,7 +13,7 @@ void enable_gpu() {
   kernels::enable_device_kernels();
   kernels::enable_device_product();
   kernels::enable_device_graphs();
-  machine::set_gpu_identity(&comm::device_bus_id);
+  machine::set_gpu_library({&comm::device_bus_id, &comm::cuda_versions});
 }
 
 }  // namespace trireme::driver

@@ -11,6 +11,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/machine/device.hpp"
+#include "trireme/machine/start_log.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/report/exports.hpp"
 #include "trireme/rollout/generation_metrics.hpp"
@@ -66,9 +67,21 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   }
   start_generators(prompts);
   compare_numerics();
+  log_links();
   weight_bridge_ =
       std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
                                      !roles.world.all(!roles.generator || shared.empty()));
+}
+
+void PpoRoles::log_links() const {
+  const comm::Roles& roles = run.roles;
+  using Group = std::optional<comm::CommView>;
+  machine::log_device_links(
+      "trainers", roles.trainer ? Group(roles.trainers.along(comm::Axis::shard)) : Group(),
+      roles.world, run.device);
+  machine::log_device_links(
+      "a replica", roles.generator ? Group(roles.generators.along(comm::Axis::tensor)) : Group(),
+      roles.world, run.device);
 }
 
 void PpoRoles::start_critic() {

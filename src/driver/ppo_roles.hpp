@@ -62,6 +62,7 @@ struct PpoRoles {
   void start_generators(const data::PromptSet& prompts);
   // Whether the rollout's log-probs are those of the trainer, bit for bit.
   void compare_numerics();
+  void log_links() const;
   bool exports_critic() const { return run.options.critic.save_value_network && critic_start; }
 
   std::shared_ptr<const model::KeptFiles> actor_files_, critic_files_;  // for exports

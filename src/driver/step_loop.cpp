@@ -18,6 +18,7 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/machine/device.hpp"
+#include "trireme/machine/start_log.hpp"
 #include "trireme/report/exports.hpp"
 
 namespace trireme::driver {
@@ -104,6 +105,8 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
 RunState StepLoop::resume_or_start() {
   const auto& options = run_.options;
   model_->load(start_.reader());
+  machine::log_device_links("trainers", run_.roles.trainers.along(comm::Axis::shard),
+                            run_.roles.world, run_.device);
   if (options.train.enable_ema) model_->enable_average(options.train.ema_beta);
   auto start = control_.resume_or_begin(iterations_);
   finished_ = start.state.iteration;

@@ -28,10 +28,21 @@
 namespace trireme::machine {
 namespace {
 
-using GpuIdentity = std::string (*)(int);
-GpuIdentity& gpu_identity() {
-  static GpuIdentity identity = nullptr;
-  return identity;
+GpuLibrary& gpu_library() {
+  static GpuLibrary library;
+  return library;
+}
+
+comm::CudaVersions cuda_versions() {
+  return gpu_library().versions != nullptr ? gpu_library().versions() : comm::CudaVersions{};
+}
+
+bool driver_is_too_old(const comm::CudaVersions& versions) {
+  return versions.driver > 0 && versions.driver / 1000 < versions.runtime / 1000;
+}
+
+std::string cuda_words(int version, const char* between) {
+  return base::text(version / 1000, between, version % 1000 / 10);
 }
 
 // What LibTorch's allocator and the exchanges hold. Their peaks need not have come together: the
@@ -87,25 +98,34 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world,
   const bool built = at::detail::getCUDAHooks().hasCUDART();
   VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment,
            "a GPU was asked for (run.device or --device = \"cuda\"), but ",
-           built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
+           built ? no_gpu_words(cuda_versions())
                  : "this program has no GPU support: build it where nvcc and the GPU wheels are "
-                   "(TRIREME_GPU=1 ./bootstrap.sh build),",
-           " or ask for \"cpu\"");
+                   "(TRIREME_GPU=1 ./bootstrap.sh build)",
+           ", or ask for \"cpu\"");
   const auto seen = world.gather_values(gpus);
   const auto without = std::ranges::count(seen, 0);
   const bool everywhere = without == 0;
   if (!everywhere && without < world.size()) {
-    const auto rank = std::ranges::find(seen, 0) - seen.begin();
+    const auto rank = static_cast<size_t>(std::ranges::find(seen, 0) - seen.begin());
+    const comm::CudaVersions there = world.broadcast_value(cuda_versions(), static_cast<int>(rank));
     throw UserError(
         ExitCode::unfit_environment,
-        base::text(
-            "no GPU is visible to ", without, " of ", world.size(),
-            " ranks, while the others have some (the first is rank ", rank, " on ",
-            topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
-            "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or "
-            "ask for \"cpu\" (run.device, --device)"));
+        base::text("no GPU is visible to ", without, " of ", world.size(),
+                   " ranks, while the others have some (the first is rank ", rank, " on ",
+                   topology.host_of_node[static_cast<size_t>(topology.node_of[rank])], "): ",
+                   driver_is_too_old(there)
+                       ? base::text("there ", no_gpu_words(there))
+                       : "a GPU of that node may be lost, look at nvidia-smi there",
+                   "; leave the node out, or ask for \"cpu\" (run.device, --device)"));
   }
-  if (world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
+  if (built && !everywhere && driver_is_too_old(cuda_versions()) && world.rank() == 0)
+    log::warning(base::text(no_gpu_words(cuda_versions()), ". This run uses the CPUs"));
+  if (world.rank() == 0 && everywhere) {
+    const comm::CudaVersions versions = cuda_versions();
+    log::info(base::text("device: GPUs; rank 0 sees ", gpus, ", its driver serves CUDA ",
+                         cuda_words(versions.driver, "."), ", the program is built with CUDA ",
+                         cuda_words(versions.runtime, ".")));
+  }
   if (!everywhere) return at::kCPU;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(topology.local_rank % gpus));
 }
@@ -188,9 +208,9 @@ void give_back_unused(at::Device device) {
 
 std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology,
                                  at::Device device) {
-  EXPECT(device.is_cpu() || gpu_identity() != nullptr);
+  EXPECT(device.is_cpu() || gpu_library().bus != nullptr);
   const auto all = world.all_gather(
-      base::text(topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
+      base::text(topology.node, " ", device.is_cpu() ? "" : gpu_bus(device.index())));
   std::vector<int> out;
   for (int rank = 0; rank < world.size(); ++rank) {
     if (all[static_cast<size_t>(rank)] == all[static_cast<size_t>(world.rank())])
@@ -204,8 +224,26 @@ int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks) 
       ranks, [&here](int rank) { return std::ranges::find(here, rank) != here.end(); });
 }
 
-std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }
+std::string gpu_bus(int gpu) {
+  return gpu_library().bus != nullptr ? gpu_library().bus(gpu) : std::string();
+}
 
-void set_gpu_identity(GpuIdentity identity) { gpu_identity() = identity; }
+void set_gpu_library(const GpuLibrary& library) { gpu_library() = library; }
+
+std::string no_gpu_words(const comm::CudaVersions& versions) {
+  if (versions.driver == 0)
+    return "no GPU is visible (no NVIDIA driver answers): use a GPU node, look at nvidia-smi";
+  if (!driver_is_too_old(versions))
+    return "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi";
+  const int major = versions.runtime / 1000;
+  const char* least = major >= 13 ? "580" : "525";  // NVIDIA's release notes of CUDA 13.0 and 12.0
+  return base::text(
+      "no GPU is visible (this node's NVIDIA driver serves CUDA ", cuda_words(versions.driver, "."),
+      ", the program is built with CUDA ", cuda_words(versions.runtime, "."),
+      ", which needs driver ", least,
+      " or newer): use nodes with a newer driver, put the folder of NVIDIA's package cuda-compat-",
+      cuda_words(versions.runtime, "-"), " first in LD_LIBRARY_PATH (data-centre GPUs)",
+      major >= 13 ? ", or build with CUDA 12 (TRIREME_GPU=12 ./bootstrap.sh build)" : "");
+}
 
 }  // namespace trireme::machine

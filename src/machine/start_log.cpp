@@ -1,13 +1,17 @@
+#include "torch/torch.hpp"
+
 #include "trireme/machine/start_log.hpp"
 
 #include <algorithm>
 
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/comm/device_links.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/job/core_share.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/kernels/runtime.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/machine/instruction_set.hpp"
 
 namespace trireme::machine {
@@ -60,6 +64,15 @@ void log_start(const config::Options& options, const comm::Roles& roles,
   if (!facts.thread_multiple)
     log::warning(
         "this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
+}
+
+void log_device_links(const std::string& role, const std::optional<comm::CommView>& group,
+                      const comm::CommView& world, at::Device device) {
+  if (device.is_cpu()) return;
+  const auto links = group ? comm::measure_device_links(*group) : std::nullopt;
+  if (links && group->rank() == 0) log::info(base::text(role, ": ", comm::describe(*links)));
+  const std::string problem = problem_of_any(world, links ? comm::problem_of(*links) : "");
+  if (!problem.empty() && world.rank() == 0) log::warning(base::text(role, ", ", problem));
 }
 
 }  // namespace trireme::machine

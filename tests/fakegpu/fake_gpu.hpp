@@ -46,6 +46,7 @@ void set_delays(const Delays& delays);
 // memory it has. From then on it is device 1 of the process, and the calling thread uses it.
 void set_bus_id(const std::string& name);
 void set_memory(size_t bytes);
+void hide_peers(bool hidden);  // the other ranks' devices from this process
 
 // Names what the test does from here to the end of the scope, for Edge.
 class During {

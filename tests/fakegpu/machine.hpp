@@ -63,6 +63,7 @@ struct Machine {
   Delays delays;
   int device = 0;  // of this process: the one that it was told to use
   std::string bus_id = "0000:01:00.0";
+  bool hides_peers = false;  // other processes' devices, as control groups do
   std::optional<Edge> edge;
   std::map<std::pair<Edge::Call, std::string>, int> calls;  // within the present scope
   const char* during = "";

@@ -110,6 +110,11 @@ void set_bus_id(const std::string& name) {
   machine().bus_id = name;
 }
 
+void hide_peers(bool hidden) {
+  const std::lock_guard lock(machine().mutex);
+  machine().hides_peers = hidden;
+}
+
 }  // namespace trireme::fakegpu
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
@@ -142,6 +147,33 @@ cudaError_t cudaDeviceGetPCIBusId(char* name, int length, int device) {
   const std::lock_guard lock(machine().mutex);
   if (device != machine().device) return fail(cudaErrorInvalidDevice);
   std::snprintf(name, static_cast<size_t>(length), "%s", machine().bus_id.c_str());
+  return cudaSuccess;
+}
+
+// Another process's device is visible, unless a test hides it.
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* name) {
+  const std::lock_guard lock(machine().mutex);
+  if (name == machine().bus_id) {
+    *device = machine().device;
+    return cudaSuccess;
+  }
+  if (machine().hides_peers) return fail(cudaErrorInvalidDevice);
+  *device = 1 - machine().device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
+  *can = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
   return cudaSuccess;
 }
 

@@ -14,4 +14,11 @@ void enable_device_exchange();
 // number them differently. Makes no context.
 std::string device_bus_id(int device);
 
+// Versions of CUDA, 1000 * major + 10 * minor. Makes no context.
+struct CudaVersions {
+  int driver = 0;   // the newest that this node's driver serves; 0: there is no driver
+  int runtime = 0;  // that the program is linked with
+};
+CudaVersions cuda_versions();
+
 }  // namespace trireme::comm

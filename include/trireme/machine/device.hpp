@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/device_exchange.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/config/options.hpp"
 
@@ -81,7 +82,15 @@ int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks);
 // PCI address of the n-th GPU that this process sees; "" in the CPU variant of the program.
 std::string gpu_bus(int gpu);
 
-// How ranks_on_device() tells one GPU from another; set by enable_gpu().
-void set_gpu_identity(std::string (*identity)(int gpu));
+// What the CUDA library knows of the GPUs of a process; set by enable_gpu(), nothing in the CPU
+// variant of the program.
+struct GpuLibrary {
+  std::string (*bus)(int gpu) = nullptr;  // by which ranks_on_device() tells GPUs apart
+  comm::CudaVersions (*versions)() = nullptr;
+};
+void set_gpu_library(const GpuLibrary& library);
+
+// Why a program that is built with CUDA sees no GPU on a node with these versions, and what to do.
+std::string no_gpu_words(const comm::CudaVersions& versions);
 
 }  // namespace trireme::machine

@@ -1,6 +1,9 @@
 // The top of a log: launcher, ranks and roles, cores and threads.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,5 +20,11 @@ namespace trireme::machine {
 void log_start(const config::Options& options, const comm::Roles& roles,
                const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
+
+// First words about the GPUs of a role's communicator `group` (null: this rank has none),
+// "trainers": NCCL's version, how they reach each other, what a sum takes; a warning where that is
+// slow. Nothing on CPUs. Collective over world, after the group's first user was made.
+void log_device_links(const std::string& role, const std::optional<comm::CommView>& group,
+                      const comm::CommView& world, at::Device device);
 
 }  // namespace trireme::machine

@@ -54,6 +54,24 @@ TEST(Device, IsTheCpuWhereNoGpuIsLinkedIn) {
   EXPECT_GT(free_memory(at::kCPU), 0);
 }
 
+TEST(Device, AnOldDriverIsNamedWithTheWayOut) {
+  using testing::AllOf, testing::HasSubstr, testing::Not;
+  EXPECT_THAT(no_gpu_words({.driver = 12040, .runtime = 13000}),
+              AllOf(HasSubstr("serves CUDA 12.4"), HasSubstr("built with CUDA 13.0"),
+                    HasSubstr("driver 580"), HasSubstr("cuda-compat-13-0"),
+                    HasSubstr("TRIREME_GPU=12 ./bootstrap.sh build")));
+  EXPECT_THAT(no_gpu_words({.driver = 11080, .runtime = 12080}),
+              AllOf(HasSubstr("serves CUDA 11.8"), HasSubstr("driver 525"),
+                    HasSubstr("cuda-compat-12-8"), Not(HasSubstr("TRIREME_GPU"))));
+  EXPECT_THAT(no_gpu_words({.driver = 0, .runtime = 13000}), HasSubstr("no NVIDIA driver answers"));
+  for (const int driver : {13000, 13020, 14000}) {
+    EXPECT_THAT(no_gpu_words({.driver = driver, .runtime = 13000}),
+                AllOf(HasSubstr("CUDA_VISIBLE_DEVICES"), Not(HasSubstr("serves"))));
+  }
+  EXPECT_THAT(no_gpu_words({.driver = 12020, .runtime = 12080}), HasSubstr("CUDA_VISIBLE_DEVICES"))
+      << "versions of one major number go together";
+}
+
 TEST(KvCache, IsAShareOfTheFreeMemoryAndNeverMoreThanOfUse) {
   config::ModelShape shape;
   shape.vocab = 64;
