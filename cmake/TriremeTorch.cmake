@@ -27,6 +27,12 @@ else()
   set(TRIREME_TORCH_VERSION unknown)
 endif()
 
+# CUDA's major version that a LibTorch of the wheels is made for (2.11.0+cu130), else empty.
+set(TRIREME_TORCH_CUDA "")
+if(TRIREME_TORCH_VERSION MATCHES "\\+cu([0-9]+)[0-9]$")
+  set(TRIREME_TORCH_CUDA ${CMAKE_MATCH_1})
+endif()
+
 foreach(_lib c10 torch_cpu torch)
   add_library(torch::${_lib} SHARED IMPORTED)
   set_target_properties(torch::${_lib} PROPERTIES IMPORTED_LOCATION ${TRIREME_TORCH_ROOT}/lib/lib${_lib}.so)
@@ -44,7 +50,11 @@ endif()
 
 # libtorch_cpu of a CUDA wheel needs libcudart and libcupti even without a GPU; they come from the toolkit or from two small wheels.
 set(TRIREME_TORCH_RPATH ${TRIREME_TORCH_ROOT}/lib)
-foreach(_dir ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib ${TRIREME_WHEEL_ROOT}/nvidia/cudnn/lib ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib
+set(_cuda12 "")
+if("${TRIREME_TORCH_CUDA}" STREQUAL 12)  # a wheel for each of CUDA's libraries, where 13 has one for most of them
+  file(GLOB _cuda12 ${TRIREME_WHEEL_ROOT}/nvidia/*/lib)
+endif()
+foreach(_dir ${_cuda12} ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib ${TRIREME_WHEEL_ROOT}/nvidia/cudnn/lib ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib
         /usr/local/cuda/lib64 ${TRIREME_WHEEL_ROOT}/nvidia/cusparselt/lib
         ${TRIREME_WHEEL_ROOT}/nvidia/nvshmem/lib)
   if(EXISTS ${_dir})

@@ -43,6 +43,19 @@ bool undone(const Undo& undo) {
   } catch (const c10::Error&) { return false; }
 }
 
+// What a failed capture leaves open of page-locked memory. LibTorch 2.10 (CUDA 12) has no pools of
+// it.
+template <class HostAllocator>
+void give_up_host_pool(HostAllocator* host, const at::MempoolId_t& pool) {
+  if constexpr (requires {
+                  host->end_allocate_to_pool(pool);
+                  host->release_pool(pool);
+                }) {
+    if (undone([&] { host->end_allocate_to_pool(pool); }))
+      undone([&] { host->release_pool(pool); });
+  }
+}
+
 class CudaGraph final : public DeviceGraph {
  public:
   explicit CudaGraph(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
@@ -73,12 +86,10 @@ class CudaGraph final : public DeviceGraph {
       cudaGraphDestroy(unfinished);
     static_cast<void>(cudaGetLastError());
     const auto device = stream.device_index();
-    at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
     if (undone([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_->id); })) {
       undone([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool_->id); });
     }
-    if (undone([&] { host->end_allocate_to_pool(pool_->id); }))
-      undone([&] { host->release_pool(pool_->id); });
+    give_up_host_pool(at::getHostAllocator(at::kCUDA), pool_->id);
     undone([&] {  // the generator leaves its state of capturing at the end of one
       at::cuda::CUDAGraph nothing;
       nothing.capture_begin(at::cuda::graph_pool_handle(), cudaStreamCaptureModeThreadLocal);

@@ -29,8 +29,8 @@ case "$1" in
   --preset) echo "$*" >"$STUB_DIR/configured"; [ "$STUB_FAIL" != configure ] || { echo "CMake Error: broken"; exit 1; } ;;
   --build)
     [ "$STUB_FAIL" != compile ] || exit 2
-    mkdir -p build/release
-    cp "$STUB_DIR/program" build/release/trireme ;;
+    mkdir -p "$2"
+    cp "$STUB_DIR/program" "$2/trireme" ;;
 esac""",
     "git": "echo 7",
     "mpirun": """
@@ -249,7 +249,7 @@ class Bootstrap(unittest.TestCase):
     def test_every_wheel_has_a_digest(self):
         """A version that is changed without its digests would be noticed by those only who have no such wheel yet."""
         script = (ROOT / "bootstrap.sh").read_text()
-        named = set(re.findall(r"[a-z][a-z0-9-]*==[0-9.]+[0-9]", script)) | {"torch==" + re.search(r"torch_version=([0-9.]+)", script)[1]}
+        named = set(re.findall(r"[a-z][a-z0-9-]*==[0-9.]+[0-9]", script)) | {"torch==" + version for version in re.findall(r"torch_version=([0-9.]+)", script)}
         listed = {}
         for line in (ROOT / "cmake/wheels.txt").read_text().replace("\\\n", " ").splitlines():
             if line and not line.startswith("#"):
@@ -258,6 +258,40 @@ class Bootstrap(unittest.TestCase):
                 listed[name] = digests
         self.assertEqual(named, set(listed))
         self.assertTrue(all(listed.values()), listed)
+
+    def nvcc(self, release):
+        Machine.executable(self.machine.folder / "bin/nvcc", f'#!/bin/bash\necho "Cuda compilation tools, release {release}, V{release}.1"\n')
+
+    def test_cuda_12_beside_cuda_13(self):
+        self.nvcc("12.4")
+        self.assertEqual(self.machine.run("build").returncode, 0)
+        done = self.machine.run("build", TRIREME_GPU="12")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        fetched = (self.machine.folder / "fetched").read_text().split()
+        twelve = fetched[fetched.index("torch==2.10.0"):]
+        self.assertTrue({"nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12"} <= {name.split("==")[0] for name in twelve}, fetched)
+        self.assertTrue(all("-cu12==" in name for name in twelve[1:]), twelve)
+        cache = self.machine.folder / "home/.cache/trireme"
+        self.assertIn("2.11.0", (cache / "python/torch/version.py").read_text())
+        self.assertIn("2.10.0", (cache / "python12/torch/version.py").read_text())
+        configured = (self.machine.folder / "configured").read_text()
+        self.assertRegex(configured, rf"-B build/cuda12 .*-DTRIREME_TORCH_ROOT={cache}/python12/torch .*-DTRIREME_CUDA=ON")
+        self.assertIn("done: build/cuda12/trireme", done.stdout)
+
+    def test_cuda_12_without_its_nvcc(self):
+        for release, said in (("13.0", "is 13.0"), (None, "is missing")):
+            with self.subTest(release):
+                if release:
+                    self.nvcc(release)
+                else:
+                    (self.machine.folder / "bin/nvcc").unlink()
+                self.refused(f"TRIREME_GPU=12 needs nvcc of CUDA 12, .*nvcc {said}: load the site's toolkit", "build", TRIREME_GPU="12",
+                             CUDA_HOME="/nowhere")
+                self.assertFalse((self.machine.folder / "fetched").exists())
+
+    def test_an_unknown_gpu_switch(self):
+        for value in ("2", "yes", "13", "12.4"):
+            self.refused(f"TRIREME_GPU={value} is unknown: 0, 1 .* or 12", "deps", TRIREME_GPU=value)
 
     def test_a_wheel_without_a_digest(self):
         (self.machine.folder / "src/cmake/wheels.txt").write_text("torch==0.0.1 --hash=sha256:0\n")

@@ -54,6 +54,11 @@ def problems(root, wheels):
         machine = Machine(root, folder)
         plain = machine.wanted()
         yield from differs("a plain toolkit", plain, NEVER_IN_A_TOOLKIT | both)
+        twelve = machine.wanted(gpu="12")
+        machine.touch("cache/trireme/python12/nvidia/cublas/lib/libcublas.so.12", "module/libcudnn.so.9")
+        yield from differs("CUDA 12, cuBLAS was fetched", machine.wanted(gpu="12", LD_LIBRARY_PATH=f"{folder}/module"),
+                           set(twelve) - {"nvidia-cublas-cu12"})
+        (machine.folder / "module/libcudnn.so.9").unlink()
         yield from differs("no GPU variant", machine.wanted(gpu="0"), set())
         machine.touch("module/libnccl.so.2")
         yield from differs("NCCL from a module", machine.wanted(LD_LIBRARY_PATH=f"/nowhere:{folder}/module"),
@@ -66,8 +71,12 @@ def problems(root, wheels):
         yield from differs("no nvcc in PATH", machine.wanted(), NEVER_IN_A_TOOLKIT)
     # One list in three files: the build names the wheels that it misses.
     named = dict(re.findall(r"\|(nvidia-[\w-]+)==([\w.]+)\"", (root / "cmake" / "TriremeCuda.cmake").read_text()))
-    if named != plain:
-        yield f"cmake/TriremeCuda.cmake names {named}, bootstrap.sh {plain}"
+    of_12 = {wheel: version for wheel, version in named.items() if wheel.endswith("-cu12")}
+    of_13 = {wheel: version for wheel, version in named.items() if wheel not in of_12}
+    if of_13 != plain:
+        yield f"cmake/TriremeCuda.cmake names {of_13}, bootstrap.sh {plain}"
+    if not of_12 or not of_12.items() <= twelve.items():
+        yield f"cmake/TriremeCuda.cmake names {of_12}, bootstrap.sh of CUDA 12 {twelve}"
     told = dict(re.findall(r"(nvidia-[\w-]+)==([\w.]+)", (root / "docs/install/without_root.md").read_text().split("For **GPUs**")[1]))
     if told != plain:
         yield f"docs/install/without_root.md names {told}, bootstrap.sh {plain}"
