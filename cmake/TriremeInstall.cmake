@@ -60,6 +60,8 @@ install(CODE "
     message(FATAL_ERROR \"libraries of the program were not found: \${_unresolved}\")
   endif()
   file(INSTALL \${_libraries} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/trireme\" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN)
+  include(\"${PROJECT_SOURCE_DIR}/cmake/BundleLicenses.cmake\")
+  trireme_bundle_licenses(\"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/trireme/licenses\" \"${TRIREME_WHEEL_ROOT}\" \${_libraries})
   ${_set_rpath}"
   COMPONENT bundle EXCLUDE_FROM_ALL)
 

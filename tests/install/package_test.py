@@ -55,6 +55,10 @@ class Relocated:
         self.assertIn("libmpi", " ".join(name for name, _ in listed), "MPI is the machine's")
         bundled = [path.name for path in (self.prefix / "lib/trireme").iterdir() if ".so" in path.name]
         self.assertEqual([name for name in bundled if name.startswith(("libmpi", "libc.so", "libstdc++"))], [])
+        if shutil.which("dpkg-query"):
+            texts = list((self.prefix / "share/trireme/licenses").iterdir())
+            self.assertTrue(all(path.stat().st_size > 500 for path in texts))
+            self.assertGreater(len(texts), 15)
 
     def test_the_tutorial_from_its_own_decks(self):
         shutil.copytree(self.prefix / "share/trireme/inputs", self.folder / "inputs")
