@@ -67,7 +67,7 @@ std::vector<InjectedFault> due(std::string_view place, bool numbers) {
   return out;
 }
 
-void strike(const InjectedFault& fault) {
+void strike(const InjectedFault& fault, const std::filesystem::path& file) {
   if (fault.kind == "kill") ::raise(SIGKILL);
   if (fault.kind == "segv") ::raise(SIGSEGV);
   if (fault.kind == "suspend") ::raise(SIGSTOP);
@@ -80,8 +80,11 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "open") open_gate(static_cast<int>(fault.value));
   if (fault.kind == "gate") wait_for_gate(static_cast<int>(fault.value));
   if (fault.kind == "alloc_fail") fail_to_allocate();
-  if (fault.kind == "io_fail")
+  if (fault.kind == "io_fail" && file.empty())
     throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
+  if (fault.kind == "io_fail")  // "fsync" of "ckpt.fsync"
+    throw_errno(static_cast<int>(fault.value), fault.place.substr(fault.place.rfind('.') + 1),
+                file);
 }
 
 }  // namespace
@@ -101,8 +104,12 @@ void install_faults(std::vector<InjectedFault> faults) {
 }
 
 void fault_point(const char* place) {
+  if (any.load(std::memory_order_relaxed)) fault_point(place, {});
+}
+
+void fault_point(const char* place, const std::filesystem::path& file) {
   if (!any.load(std::memory_order_relaxed)) return;
-  for (const InjectedFault& fault : due(place, false)) strike(fault);
+  for (const InjectedFault& fault : due(place, false)) strike(fault, file);
 }
 
 bool skip_wanted() {

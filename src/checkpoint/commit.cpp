@@ -6,6 +6,7 @@
 
 #include "file_steps.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
@@ -92,17 +93,17 @@ void commit(const std::filesystem::path& temporary, const std::filesystem::path&
             int64_t step, const Retention& retention) {
   const std::filesystem::path target = folder / folder_name(step);
   const bool replaces = std::filesystem::exists(target);
-  crash_point("ckpt.before_rename");
+  base::fault_point("ckpt.before_rename");
   if (replaces) {
     exchange_paths(temporary, target);
   } else {
     rename_path(temporary, target);
   }
-  crash_point("ckpt.after_rename");
+  base::fault_point("ckpt.after_rename");
   base::sync_folder(folder);
-  crash_point("ckpt.parent_synced");
+  base::fault_point("ckpt.parent_synced");
   base::write_file_atomically(folder / "latest", folder_name(step) + "\n");
-  crash_point("ckpt.latest_moved");
+  base::fault_point("ckpt.latest_moved");
   if (replaces) remove_quietly(temporary);
   try {
     remove_old(folder, step, retention);
@@ -110,7 +111,7 @@ void commit(const std::filesystem::path& temporary, const std::filesystem::path&
                                       // reason to stop
     log::warning(base::text("an old checkpoint could not be removed (", error.what(), ")"));
   }
-  crash_point("ckpt.pruned");
+  base::fault_point("ckpt.pruned");
 }
 
 }  // namespace trireme::checkpoint

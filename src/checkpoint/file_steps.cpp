@@ -6,39 +6,14 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <mutex>
 #include <string>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
-namespace {
-
-struct Injection {
-  std::mutex mutex;
-  Faults faults;
-  std::map<std::string, int64_t, std::less<>> calls;
-};
-
-Injection& injection() {
-  static Injection one;
-  return one;
-}
-
-constexpr int killed = 137;  // a shell's exit code for SIGKILL
-
-}  // namespace
-
-void set_faults(const Faults& faults) {
-  Injection& state = injection();
-  const std::lock_guard lock(state.mutex);
-  state.faults = faults;
-  state.calls.clear();
-}
 
 const std::vector<std::string>& crash_points() {
   static const std::vector<std::string> points = {
@@ -50,35 +25,15 @@ const std::vector<std::string>& crash_points() {
   return points;
 }
 
-void crash_point(const char* name) {
-  const char* wanted = std::getenv("TRIREME_CRASH_AT");
-  Injection& state = injection();
-  bool crash = wanted != nullptr && std::string_view(wanted) == name;
-  {
-    const std::lock_guard lock(state.mutex);
-    crash = crash || state.faults.crash_at == name;
-  }
-  if (crash) _exit(killed);
-}
-
-void inject(std::string_view operation, const std::filesystem::path& path) {
-  Injection& state = injection();
-  const std::lock_guard lock(state.mutex);
-  if (state.faults.call == 0 || state.faults.operation != operation) return;
-  if (++state.calls[std::string(operation)] == state.faults.call) {
-    base::throw_errno(state.faults.error, operation, path);
-  }
-}
-
 void make_folder(const std::filesystem::path& path) {
   const base::FileWork work{"making", path};
-  inject("mkdir", path);
+  base::fault_point("ckpt.mkdir", path);
   if (::mkdir(path.c_str(), 0777) != 0) base::throw_errno(errno, "create the folder", path);
 }
 
 base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
   const base::FileWork work{"open", path};
-  inject("open", path);
+  base::fault_point("ckpt.open", path);
   base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) base::throw_errno(errno, "open for writing", path);
   return fd;
@@ -86,7 +41,7 @@ base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
 
 base::FileDescriptor create_file(const std::filesystem::path& path) {
   const base::FileWork work{"open", path};
-  inject("open", path);
+  base::fault_point("ckpt.open", path);
   base::FileDescriptor fd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!fd.valid()) base::throw_errno(errno, "create", path);
@@ -95,31 +50,31 @@ base::FileDescriptor create_file(const std::filesystem::path& path) {
 
 void write_at(int fd, uint64_t offset, std::span<const std::byte> from,
               const std::filesystem::path& path) {
-  inject("write", path);
+  base::fault_point("ckpt.write", path);
   base::write_at(fd, offset, from, path);
 }
 
 void sync_descriptor(int fd, const std::filesystem::path& path) {
   const base::FileWork work{"sync", path};
-  inject("fsync", path);
+  base::fault_point("ckpt.fsync", path);
   if (::fsync(fd) != 0) base::throw_errno(errno, "sync", path);
 }
 
 void close_file(base::FileDescriptor fd, const std::filesystem::path& path) {
   const base::FileWork work{"close", path};
-  inject("close", path);
+  base::fault_point("ckpt.close", path);
   if (::close(fd.release()) != 0) base::throw_errno(errno, "close", path);
 }
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   const base::FileWork work{"rename", to};
-  inject("rename", to);
+  base::fault_point("ckpt.rename", to);
   if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "rename to", to);
 }
 
 void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to) {
   const base::FileWork work{"rename", to};
-  inject("rename", to);
+  base::fault_point("ckpt.rename", to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
     base::throw_errno(errno, "exchange with", to);
@@ -129,13 +84,13 @@ void exchange_paths(const std::filesystem::path& from, const std::filesystem::pa
 void exchange_by_renames(const std::filesystem::path& from, const std::filesystem::path& to) {
   const std::filesystem::path aside = from.string() + ".old";
   if (::rename(to.c_str(), aside.c_str()) != 0) base::throw_errno(errno, "move aside", to);
-  crash_point("ckpt.moved_aside");
+  base::fault_point("ckpt.moved_aside");
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int error = errno;
     ::rename(aside.c_str(), to.c_str());
     base::throw_errno(error, "rename to", to);
   }
-  crash_point("ckpt.moved_in");
+  base::fault_point("ckpt.moved_in");
   if (::rename(aside.c_str(), from.c_str()) != 0) base::throw_errno(errno, "rename to", from);
 }
 

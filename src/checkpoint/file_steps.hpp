@@ -1,5 +1,5 @@
-// The file operations of a commit, each of which a test can make fail, and the points at which it
-// can end the process.
+// The file operations of a commit. Each is a place of base/fault_point.hpp: "ckpt.mkdir",
+// "ckpt.open", "ckpt.write", "ckpt.fsync", "ckpt.close", "ckpt.rename".
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,6 @@
 #include "trireme/base/files.hpp"
 
 namespace trireme::checkpoint {
-
-// Ends the process with _exit(137) when faults ask for this point.
-void crash_point(const char* name);
-// Throws the injected error when this is the call that must fail.
-void inject(std::string_view operation, const std::filesystem::path& path);
 
 void make_folder(const std::filesystem::path& path);  // must not exist
 // Write-only: a network file system reads a page before a part of it is written when the descriptor

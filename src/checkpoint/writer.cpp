@@ -24,6 +24,7 @@
 #include "slab_writer.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/trace/guards.hpp"
@@ -156,7 +157,7 @@ void Save::preflight() {
              base::human_bytes(static_cast<double>(free)),
              "): free some, lower ckpt.keep, or set ckpt.path");
   });
-  crash_point("ckpt.preflight");
+  base::fault_point("ckpt.preflight");
 }
 
 void Save::create() {
@@ -165,8 +166,8 @@ void Save::create() {
   agreed_on_root(comm_, [&] {
     remove_quietly(temporary_);
     make_folder(temporary_);
-    crash_point("ckpt.tmp_created");
-    inject("open", data_file_);
+    base::fault_point("ckpt.tmp_created");
+    base::fault_point("ckpt.open", data_file_);
     file_bytes_ = lay_out(data_file_, entries_);
     const base::FileDescriptor fd = open_for_writing(data_file_);
     reserve(fd.get(), file_bytes_, data_file_);
@@ -176,7 +177,7 @@ void Save::create() {
   comm_.broadcast(offsets.data(), static_cast<int64_t>(offsets.size()), comm::DType::i64, 0);
   for (size_t e = 0; e < entries_.size(); ++e) entries_[e].offset = offsets[e];
   file_bytes_ = offsets.back();
-  crash_point("ckpt.laid_out");
+  base::fault_point("ckpt.laid_out");
 }
 
 void Save::write() {
@@ -187,7 +188,7 @@ void Save::write() {
   agreed(comm_, [&] {
     writer.emplace(data_file_, page_bytes, options_.beat);
     for (size_t d = 0; d < content_.datasets.size(); ++d) {
-      if (d == content_.datasets.size() / 2) crash_point("ckpt.half_written");
+      if (d == content_.datasets.size() / 2) base::fault_point("ckpt.half_written");
       const Dataset& dataset = content_.datasets[d];
       const void* data = gate_.begin_write(d, dataset.data);
       if (!dataset.block.empty()) mine_.push_back(writer->write(entries_[d], dataset.block, data));
@@ -203,13 +204,13 @@ void Save::write() {
   agreed(comm_, [&] {
     writer->write_edges(edges);
     report_.write_seconds = watch.seconds();
-    crash_point("ckpt.written");
+    base::fault_point("ckpt.written");
     watch.restart();
     beat("checkpoint: fsync");
     writer->sync_and_close();
     report_.sync_seconds = watch.seconds();
   });
-  crash_point("ckpt.synced");
+  base::fault_point("ckpt.synced");
 }
 
 void Save::verify_sample() {
@@ -229,7 +230,7 @@ void Save::verify_sample() {
              " bytes instead of ", file_bytes_);
   });
   report_.verify_seconds = watch.seconds();
-  crash_point("ckpt.verified");
+  base::fault_point("ckpt.verified");
 }
 
 // Digests travel in the order in which a rank wrote its slabs, which is that of the datasets.
@@ -264,7 +265,7 @@ void Save::write_index_and_manifest() {
     beat("checkpoint: manifest");
     const std::string index = to_bytes(entries_);
     write_new_file(temporary_ / index_name, index);
-    crash_point("ckpt.index_written");
+    base::fault_point("ckpt.index_written");
     FullManifest manifest;
     manifest.format = format_version;
     manifest.step = step_;
@@ -279,16 +280,16 @@ void Save::write_index_and_manifest() {
     manifest.index_digest = to_hex(xxh3(std::as_bytes(std::span(index))));
     const std::string text = to_json(manifest);
     write_new_file(temporary_ / manifest_name, text);
-    crash_point("ckpt.manifest_written");
+    base::fault_point("ckpt.manifest_written");
     base::sync_folder(temporary_);
     report_.bytes = file_bytes_ + manifest.index_bytes + static_cast<int64_t>(text.size());
   });
-  crash_point("ckpt.tmp_synced");
+  base::fault_point("ckpt.tmp_synced");
 }
 
 void Save::vote_and_commit() {
-  crash_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's data
-                              // are on the device
+  base::fault_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's
+                                    // data are on the device
   beat("checkpoint: commit");
   agreed_on_root(comm_, [&] {
     for (const RunLock* lock : {options_.lock, options_.folder_lock}) {
@@ -308,7 +309,7 @@ void Save::vote_and_commit() {
 
 SaveReport Save::run() {
   base::Stopwatch watch;
-  crash_point("ckpt.begin");
+  base::fault_point("ckpt.begin");
   describe();
   gather_blocks();
   preflight();

@@ -40,8 +40,10 @@ namespace {
 int64_t bytes_of(int64_t count, DType type) { return count * static_cast<int64_t>(size_of(type)); }
 }  // namespace
 
-// A collective as it is called: noted in front, compared behind it, when that is due.
+// One call of a collective: noted before it, compared after it when that is due.
 struct CommView::Noted {
+  // False with one rank, and for a call that a fault of the deck skips.
+  static bool wanted(const CommView& view) { return view.state_ && !base::skip_wanted(); }
   Noted(const CommView& view, const char* operation, int64_t count = 0, int type = 0, int root = -1)
       : view_(view) {
     const trace::Guarding guard{trace::Guard::collectives};
@@ -87,7 +89,7 @@ void CommView::compare_calls() const {
 }
 
 void CommView::barrier() const {
-  if (!state_ || base::skip_wanted()) return;
+  if (!Noted::wanted(*this)) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
   const Noted noted{*this, "barrier"};
   const trace::Region region{"barrier", trace::no_argument, trace::Category::wait};
@@ -113,7 +115,7 @@ void wait_until(const char* what, const std::function<bool()>& done) {
 }
 
 void CommView::sleeping_barrier(const std::function<bool()>& meanwhile) const {
-  if (!state_ || base::skip_wanted()) return;
+  if (!Noted::wanted(*this)) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
   const Noted noted{*this, "sleeping_barrier"};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
@@ -124,7 +126,7 @@ void CommView::sleeping_barrier(const std::function<bool()>& meanwhile) const {
 }
 
 void CommView::sleeping_all_gather_in_place(void* data, int bytes) const {
-  if (!state_ || base::skip_wanted()) return;
+  if (!Noted::wanted(*this)) return;
   const trace::Collective collective{"all_gather", name().c_str(), bytes};
   const Noted noted{*this, "sleeping_all_gather", bytes};
   MPI_Request request = MPI_REQUEST_NULL;
@@ -135,7 +137,7 @@ void CommView::sleeping_all_gather_in_place(void* data, int bytes) const {
 }
 
 void CommView::broadcast(void* data, int64_t count, DType type, int root) const {
-  if (!state_ || count == 0 || base::skip_wanted()) return;
+  if (count == 0 || !Noted::wanted(*this)) return;
   const trace::Collective collective{"broadcast", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "broadcast", count, static_cast<int>(type), root};
   in_pieces(data, count, type, [&](void* piece, int n) {
@@ -145,7 +147,7 @@ void CommView::broadcast(void* data, int64_t count, DType type, int root) const 
 }
 
 void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
-  if (!state_ || count == 0 || base::skip_wanted()) return;
+  if (count == 0 || !Noted::wanted(*this)) return;
   const trace::Collective collective{"all_reduce", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_reduce", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
   in_pieces(data, count, type, [&](void* piece, int n) {
@@ -156,7 +158,7 @@ void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
 }
 
 void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
-  if (!state_ || count == 0 || base::skip_wanted()) return;
+  if (count == 0 || !Noted::wanted(*this)) return;
   const trace::Collective collective{"all_gather", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_gather", count, static_cast<int>(type)};
   if (count <= max_count) {

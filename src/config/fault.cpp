@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_gates.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::config {
@@ -55,9 +58,13 @@ constexpr std::array kinds{
     Kind{"nan", "", 0},           Kind{"skip", "", 0},       Kind{"open", "gate", 1e6},
     Kind{"gate", "gate", 1e6}};
 
-bool is_number_of(std::string_view place) {
-  return place == "loss" || place == "grad" || place == "weight" || place == "generator";
+constexpr std::array<std::string_view, 5> numbers{"loss", "grad", "weight", "generator", "bucket"};
+
+bool is_number(std::string_view place) {
+  return std::find(numbers.begin(), numbers.end(), place) != numbers.end();
 }
+
+constexpr double killed = 137;  // a shell's exit code for SIGKILL
 
 std::optional<int64_t> to_pass(std::string_view text) {
   if (text == "*") return 0;
@@ -75,14 +82,14 @@ Fault parse_fault(std::string_view text) {
     malformed("at", text,
               "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip|open|gate:rank:"
               "place:pass[:value]");
-  const std::string form =
-      base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place",
-                 ":pass", kind->value.empty() ? "" : base::text(":", kind->value));
+  const std::string form = base::text(
+      kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator|bucket" : "place",
+      ":pass", kind->value.empty() ? "" : base::text(":", kind->value));
   if (parts.size() != (kind->value.empty() ? 4u : 5u)) malformed("at", text, form);
   const auto rank = to_rank(parts[1]);
   const auto pass = to_pass(parts[3]);
   const auto value = kind->value.empty() ? std::optional(0.0) : to_number<double>(parts[4]);
-  const bool named = kind->name == "nan" ? is_number_of(parts[2]) : !parts[2].empty();
+  const bool named = kind->name == "nan" ? is_number(parts[2]) : !parts[2].empty();
   if (!rank || !pass || !named || !value || !(*value >= 0 && *value <= kind->largest))
     malformed("at", text, form);
   return {std::string(kind->name), *rank, std::string(parts[2]), *pass, *value};
@@ -119,6 +126,19 @@ void check_faults(const FaultOptions& options) {
       plugin_faults.end()) {
     malformed("plugin_fault", options.plugin_fault, "crash|hang|nan|short|slow");
   }
+}
+
+void install_faults(const FaultOptions& options, const std::string& run_folder, int rank) {
+  base::set_gate_folder(run_folder);
+  std::vector<base::InjectedFault> mine;
+  for (const Fault& fault : parse_faults(options.at)) {
+    if (fault.is_for(rank)) mine.push_back({fault.kind, fault.place, fault.pass, fault.value});
+  }
+  if (!options.crash_at.empty()) mine.push_back({"exit", options.crash_at, 1, killed});
+  const auto io = parse_fault_io(options.io_fail);
+  if (io && (io->rank < 0 || io->rank == rank))
+    mine.push_back({"io_fail", "ckpt." + io->operation, io->call, static_cast<double>(io->error)});
+  base::install_faults(std::move(mine));
 }
 
 }  // namespace trireme::config

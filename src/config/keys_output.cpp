@@ -13,11 +13,12 @@ void add_fault_keys(KeyList<Options>& keys) {
            "comes to a place for the pass-th time (from 1; *: "
            "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay "
            "(value: ms), signal (value: its number, to itself), "
-           "alloc_fail, io_fail, skip (the next collective is left out), open and gate (value: a "
+           "alloc_fail, io_fail, skip (it skips its next collective), open and gate (value: a "
            "number; a rank waits at `gate` until another has come to the `open` of the same "
-           "number); places are the regions of "
-           "trace.json (train, rollout, checkpoint write, ...). nan: "
-           "places loss, grad, weight and generator (its weights, after a sync).");
+           "number); places are the regions of trace.json (train, rollout, checkpoint write, ...), "
+           "the points of a checkpoint's commit (ckpt.begin, ...) and its file operations "
+           "(ckpt.fsync, ...). nan: places loss, grad, weight, generator (its weights, after a "
+           "sync) and bucket (of weights on their way).");
   keys.add(KEY(fault.crash_at),
            "Name of a point of the checkpoint commit at which every rank ends at once.");
   keys.add(KEY(fault.io_fail),

@@ -8,7 +8,6 @@
 #include "driver/role_metrics.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/config/refuse.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/same_inputs.hpp"
@@ -298,7 +297,6 @@ void PpoLoop::sync_weights(const RunState& state) {
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
-  config::refuse_crash_in_production(options);
   return PpoLoop(options, session).run();
 }
 

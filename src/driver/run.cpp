@@ -8,8 +8,8 @@
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/progress.hpp"
-#include "trireme/checkpoint/faults.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/config/fault.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/signals.hpp"
 #include "trireme/learn/same_inputs.hpp"
@@ -59,7 +59,7 @@ std::vector<job::RankPlace> shared_places(const config::Options& options,
 }  // namespace
 
 Handlers::Handlers(const config::Options& options, const RunFolder& folder, int rank) {
-  checkpoint::install_faults(options.fault, options.run.dir, rank);
+  config::install_faults(options.fault, options.run.dir, rank);
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder.path(), rank));

@@ -12,7 +12,6 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/config/models_of.hpp"
-#include "trireme/config/refuse.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
@@ -248,7 +247,6 @@ namespace {
 
 ExitCode run_steps(const config::Options& options, const comm::Session& session,
                    config::Command command) {
-  config::refuse_crash_in_production(options);
   return StepLoop(options, session, command).run();
 }
 

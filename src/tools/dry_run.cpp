@@ -8,7 +8,6 @@
 
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
-#include "trireme/config/refuse.hpp"
 #include "trireme/environment/environments.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
@@ -102,7 +101,6 @@ void check_data(const config::Options& options, config::Command command,
 }  // namespace
 
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine) {
-  config::refuse_crash_in_production(options);
   const int per_node =
       machine.ranks_per_node > 0 ? std::min(machine.ranks_per_node, machine.ranks) : machine.ranks;
   const auto node_of_rank = config::block_nodes(machine.ranks, per_node);

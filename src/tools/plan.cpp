@@ -5,7 +5,6 @@
 
 #include "trireme/config/deck.hpp"
 #include "trireme/config/placement.hpp"
-#include "trireme/config/refuse.hpp"
 #include "trireme/job/core_share.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/learn/model_start.hpp"
@@ -173,7 +172,6 @@ config::Command pipeline_of(const config::Options& options, const std::string& w
 }  // namespace
 
 ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
-  config::refuse_crash_in_production(options);
   const plan::Machine machine = find_machine(command.machine);
   std::vector<std::string> assumed;
   const config::Command pipeline = pipeline_of(options, command.pipeline, assumed);

@@ -18,7 +18,6 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/checkpoint/faults.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/comm/run_watch.hpp"
 #include "trireme/config/fault.hpp"
@@ -67,7 +66,7 @@ class SelfTest {
         roles_(comm::make_roles(options_, session.world())),
         watch_(options_, roles_, session.facts().thread_multiple) {
     comm::compare_collectives(1);
-    checkpoint::install_faults(options_.fault, options_.run.dir, world().rank());
+    config::install_faults(options_.fault, options_.run.dir, world().rank());
   }
 
   ExitCode run() {

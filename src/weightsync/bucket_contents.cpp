@@ -7,6 +7,7 @@
 #include "engine.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 
 namespace trireme::weightsync {
 
@@ -27,7 +28,7 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
   }
   if (options_.verify)
     header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
-  if (corrupt_ >= 0 && corrupt_-- == 0) payload[header.payload_bytes / 2] ^= std::byte{1};
+  if (base::nan_wanted("bucket")) payload[header.payload_bytes / 2] ^= std::byte{1};
   std::memcpy(slot, &header, sizeof header);
   return header.payload_bytes;
 }

@@ -57,7 +57,6 @@ class WeightSync::Engine {
   const Plan& plan() const { return plan_; }
   SyncTotals totals(const SyncCounters& counters) const;
   std::vector<ChangedShare> changed_shares() const;  // of the last sync; collective
-  void corrupt_next(int64_t bucket) { corrupt_ = bucket; }
 
  private:
   static constexpr int64_t never = -1;
@@ -133,7 +132,6 @@ class WeightSync::Engine {
       changed_elements_;  // [tensors] of this rank's shard; empty where that is not known
   base::Stopwatch watch_;
   std::optional<UserError> error_;  // the first that this rank met; all of them throw it at the end
-  int64_t corrupt_ = -1;
   std::vector<std::vector<std::byte>>
       previous_;  // this rank's shard as sent last, where deltas need it
 };

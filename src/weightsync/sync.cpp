@@ -130,6 +130,5 @@ const Plan& WeightSync::plan() const { return engine_->plan(); }
 SyncTotals WeightSync::totals(const SyncCounters& counters) const {
   return engine_->totals(counters);
 }
-void WeightSync::corrupt_next(int64_t bucket) { engine_->corrupt_next(bucket); }
 
 }  // namespace trireme::weightsync

@@ -125,12 +125,11 @@ def crash_points(shop, points, seed):
     run = f"points-{seed}"
     for point in points:
         for alone in (False, True):
-            prefix = ("sh", "-c", f'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then export TRIREME_CRASH_AT={point}; fi; exec "$@"', "sh")
-            options = {"prefix": prefix} if alone else {"env": {"TRIREME_CRASH_AT": point}}
+            fault = f'fault.at=["exit:1:{point}:1:137"]' if alone else f"fault.crash_at={point}"
             if not shop.path(run).exists():  # something to lose
                 shop.first_iteration(run, "ckpt.background=false", iterations=ITERATIONS)
             before = lines_in(shop.path(run) / "metrics.jsonl")
-            result = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options).wait()
+            result = shop.begin(run, "ckpt.background=false", fault, iterations=ITERATIONS).wait()
             # A point that only rank 0 passes harms nobody when it is rank 1's.
             if result.code not in (KILLED, LOCKED, DONE):
                 raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
@@ -154,7 +153,7 @@ def power_losses(shop, points, seed):
         log.mkdir(exist_ok=True)
         watched = adversity("power_loss", POWER_LOSS=f"/{run}", POWER_LOSS_LOG=str(log))
         shop.first_iteration(run, "ckpt.background=false", env=watched)
-        result = shop.begin(run, "ckpt.background=false", iterations=4, env=watched | {"TRIREME_CRASH_AT": point}).wait()
+        result = shop.begin(run, "ckpt.background=false", f"fault.crash_at={point}", iterations=4, env=watched).wait()
         if result.code != KILLED:
             raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
         time.sleep(0.3)  # ranks that the launcher is still ending

@@ -51,7 +51,7 @@ class Adapters(ProgramTest):
         self.assertIn("/actor/m/model.layers.0.self_attn.q_proj.lora_B.weight", listed)
         self.assertNotIn("/actor/weight/model.layers.0.self_attn.q_proj.weight", listed)
 
-        self.start(*common, "run.dir=halves", ranks=2, env={"TRIREME_CRASH_AT": "ckpt.pruned"}).wait()
+        self.start(*common, "run.dir=halves", "fault.crash_at=ckpt.pruned", ranks=2).wait()
         self.assertLess(len(self.metrics("halves")), 4)
         for _ in range(100):
             again = self.run_program(*common, "run.dir=halves", ranks=2)

@@ -72,7 +72,7 @@ class Checkpoints(ProgramTest):
         """A deliberate step back, once, even when nothing could be saved the first time; what was newer stays."""
         self.go("back", 4, "ckpt.keep=9")
         wish = f"ckpt.resume={self.step('back', 2)}"
-        self.go("back", 5, "ckpt.keep=2", wish, code=KILLED, env={"TRIREME_CRASH_AT": "ckpt.begin"})
+        self.go("back", 5, "ckpt.keep=2", wish, "fault.crash_at=ckpt.begin", code=KILLED)
         result = self.go("back", 5, "ckpt.keep=2", wish, "run.walltime=5", code=STOPPED)
         self.assertIn("resumed after iteration 2", result.text)
         self.assertEqual(self.steps("back"), [2, 3, 4])
@@ -95,7 +95,7 @@ class Checkpoints(ProgramTest):
     def test_named_checkpoint_of_another_run(self):
         self.go("source", 2)
         wish = f"ckpt.resume={self.step('source', 2)}/"
-        self.go("taken", 4, wish, code=KILLED, env={"TRIREME_CRASH_AT": "ckpt.begin"})
+        self.go("taken", 4, wish, "fault.crash_at=ckpt.begin", code=KILLED)
         self.assertEqual(self.steps("taken"), [])
         result = self.go("taken", 4, wish, "run.walltime=5", code=STOPPED)
         self.assertIn("resumed after iteration 2", result.text)
@@ -146,8 +146,8 @@ class Checkpoints(ProgramTest):
                 run = point[5:]
                 self.go(run, 3, "train.max_epochs=2", stop % 5, ranks=2, code=STOPPED)
                 self.assertEqual(self.steps(run), [1, 2])
-                env = adversity("storage", STORAGE="/step-000002", STORAGE_OPS="exchange", STORAGE_DO="error:22") | {"TRIREME_CRASH_AT": point}
-                self.go(run, 3, "train.max_epochs=2", stop % 1, ranks=2, code=KILLED, env=env)
+                env = adversity("storage", STORAGE="/step-000002", STORAGE_OPS="exchange", STORAGE_DO="error:22")
+                self.go(run, 3, "train.max_epochs=2", stop % 1, f"fault.crash_at={point}", ranks=2, code=KILLED, env=env)
                 self.assertEqual(self.steps(run), [1] if done == 1 else [1, 2])
                 result = self.go(run, 3, "train.max_epochs=2", ranks=2)
                 self.assertIn(f"resumed after iteration 1, inside the next one (train, {done} optimizer steps done)", result.text)

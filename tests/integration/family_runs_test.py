@@ -117,7 +117,7 @@ class FamilyRuns(ProgramTest):
         for run in runs:
             (self.folder / f"{run}.toml").write_text(deck.format(run=run, model=name, **values))
         self.succeed(command, f"{runs[0]}.toml", ranks=ranks)
-        self.run_program(command, f"{runs[1]}.toml", ranks=ranks, env={"TRIREME_CRASH_AT": "ckpt.pruned"})
+        self.run_program(command, f"{runs[1]}.toml", "fault.crash_at=ckpt.pruned", ranks=ranks)
         self.assertLess(len(self.metrics(runs[1])), 20)
         self.restart_until_free(command, f"{runs[1]}.toml", ranks=ranks)
         whole, crashed = (timeless(self.metrics(run)) for run in runs)

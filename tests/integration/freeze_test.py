@@ -40,7 +40,7 @@ class Freeze(ProgramTest):
 
     def crash_and_restart(self, command, run, iterations):
         """mpirun may return before the ranks that it ends are gone; until then the folder is rightly locked."""
-        self.start(*command, ranks=2, env={"TRIREME_CRASH_AT": "ckpt.pruned"}).wait()
+        self.start(*command, "fault.crash_at=ckpt.pruned", ranks=2).wait()
         self.assertLess(len(self.metrics(run)), iterations)
         for _ in range(100):
             again = self.run_program(*command, ranks=2)

@@ -53,7 +53,7 @@ class Pipelines(ProgramTest):
         whole, halves = f"{command}-whole", f"{command}-halves"
         common = [*overrides, "ckpt.save_hf=end", "train.enable_ema=true"]
         self.succeed(command, f"{command}.toml", f"run.dir={whole}", *common, ranks=2)
-        job = self.start(command, f"{command}.toml", f"run.dir={halves}", *common, ranks=2, env={"TRIREME_CRASH_AT": "ckpt.pruned"})
+        job = self.start(command, f"{command}.toml", f"run.dir={halves}", *common, "fault.crash_at=ckpt.pruned", ranks=2)
         job.wait()
         done = len(self.metrics(halves))
         self.assertLess(done, 6, "the crash after the first checkpoint ends the run")

@@ -182,7 +182,7 @@ class Resume(ProgramTest):
         for point in ("ckpt.half_written", "ckpt.before_rename", "ckpt.after_rename", "ckpt.parent_synced"):
             with self.subTest(point=point):
                 run = point.replace(".", "-")
-                result = self.run_program("ppo", "ppo.toml", f"run.dir={run}", ranks=2, env={"TRIREME_CRASH_AT": point})
+                result = self.run_program("ppo", "ppo.toml", f"run.dir={run}", f"fault.crash_at={point}", ranks=2)
                 self.assertNotIn(result.code, (0, STOPPED), result.text)
                 self.resume_after_a_crash(run)
                 self.assert_as_undisturbed(run, 2)

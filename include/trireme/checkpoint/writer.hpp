@@ -93,17 +93,7 @@ std::string folder_name(int64_t step);
 // one. Not collective.
 void remove_leftovers(const std::filesystem::path& folder);
 
-// Fault injection for tests and [fault] decks: the process ends with _exit(137) at the crash point
-// named (also by the environment variable TRIREME_CRASH_AT), and the n-th call of a file operation
-// fails.
-struct Faults {
-  std::string crash_at{};   // "ckpt.before_rename", ...
-  std::string operation{};  // open, write, fsync, rename, close, mkdir
-  int64_t call = 0;         // from 1; 0: none
-  int error = 0;            // errno
-};
-void set_faults(const Faults& faults);
-// Every crash point, in the order of the commit.
+// The points of a commit at which [fault] can end the process, in their order ("ckpt.begin", ...).
 const std::vector<std::string>& crash_points();
 
 }  // namespace trireme::checkpoint

@@ -139,9 +139,6 @@ class WeightSync {
   // Collective.
   SyncTotals totals(const SyncCounters& counters) const;
 
-  // For tests: corrupts one byte of the n-th bucket that this rank sends in the next run.
-  void corrupt_next(int64_t bucket);
-
  private:
   class Engine;
   void set_up(const std::vector<size_t>& tensors);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fixture.hpp"
+#include "trireme/base/fault_point.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -83,12 +84,12 @@ TEST_P(Background, AnErrorArrivesAtTheNextWait) {
   const SharedFolder folder;
   BackgroundWriter writer(world(), GetParam() && thread_multiple());
   const TestShards shards(world().rank(), world().size(), 1);
-  set_faults({.operation = "write", .call = 2, .error = ENOSPC});
+  base::install_faults({{"io_fail", "ckpt.write", 2, ENOSPC}});
   const ExitCode code = code_of([&] {
     writer.start(folder.path(), 1, shards.content, {}, anything);
     writer.wait();
   });
-  set_faults({});
+  base::install_faults({});
   EXPECT_EQ(code, ExitCode::io_error);
   writer.before_change(0);  // nothing runs: returns at once
   writer.start(folder.path(), 2, shards.content, {}, anything);

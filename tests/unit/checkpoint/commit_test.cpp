@@ -6,6 +6,7 @@
 
 #include "checkpoint/file_steps.hpp"
 #include "fixture.hpp"
+#include "trireme/base/fault_point.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -44,7 +45,7 @@ TEST(Commit, OldOrNewAfterACrashAtEveryPoint) {
     const SharedFolder folder(alone);
     save_test(alone, folder.path(), 10);
     ASSERT_TRUE(dies([&] {
-      set_faults({.crash_at = point});
+      base::install_faults({{"exit", point, 1, 137}});
       save_test(alone, folder.path(), 20);
     })) << point;
     const auto step = load(alone, folder.path());
@@ -75,7 +76,7 @@ TEST(Commit, AnEndBetweenTheRenamesOfAnExchangeLosesNoCheckpoint) {
     std::filesystem::create_directory(temporary);
     std::ofstream(temporary / "new") << "";
     const bool died = dies([&] {
-      set_faults({.crash_at = point});
+      base::install_faults({{"exit", point, 1, 137}});
       exchange_by_renames(temporary, folder.path() / "step-000020");
     });
     EXPECT_EQ(died, !point.empty());
@@ -110,10 +111,10 @@ TEST(Commit, EveryFailedCallIsAnAgreedErrorAndKeepsTheOldOne) {
     for (int64_t call = 1; call <= 40; ++call) {
       // On the last rank only: the others must hear of it.
       if (world().rank() == world().size() - 1)
-        set_faults({.operation = operation, .call = call, .error = ENOSPC});
+        base::install_faults({{"io_fail", std::string("ckpt.") + operation, call, ENOSPC}});
       std::string message;
       const ExitCode code = code_of([&] { save_test(world(), folder.path(), 20); }, &message);
-      set_faults({});
+      base::install_faults({});
       EXPECT_TRUE(world().all(code == ExitCode::done) || world().all(code == ExitCode::io_error))
           << operation << " " << call;
       if (code == ExitCode::done) break;  // fewer calls than that

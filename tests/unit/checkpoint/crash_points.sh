@@ -11,7 +11,7 @@ launch() { local ranks=$1; shift; "${program[@]:0:${#program[@]}-1}" -n "$ranks"
 for point in $points; do
   rm -rf "$folder"; mkdir -p "$folder"
   launch 2 save "$folder" 10 || { echo "the first save failed"; exit 1; }
-  TRIREME_CRASH_AT=$point launch 2 save "$folder" 20 > "$folder/crash.log" 2>&1 && { echo "$point: nothing crashed"; failed=1; }
+  launch 2 save "$folder" 20 "$point" > "$folder/crash.log" 2>&1 && { echo "$point: nothing crashed"; failed=1; }
   loaded=$(launch 2 load "$folder" 2> "$folder/load.log"); again=$(launch 1 load "$folder" 2>> "$folder/load.log")
   case "$loaded" in
     "10 whole" | "20 whole") ;;

@@ -1,9 +1,10 @@
-// A job for crash_points.sh: saves one step of the test content, or loads the newest checkpoint,
-// compares it with what was saved and prints its step.
+// A job for crash_points.sh: saves one step of the test content and ends at a point of that if one
+// is given, or loads the newest checkpoint, compares it with the saved content and prints its step.
 #include <cstdio>
 #include <string>
 
 #include "fixture.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/comm/session.hpp"
 
 int main(int argc, char** argv) {
@@ -14,7 +15,8 @@ int main(int argc, char** argv) {
   const std::string action = argv[1];
   const std::filesystem::path folder = argv[2];
   try {
-    if (action == "save" && argc == 4) {
+    if (action == "save" && argc >= 4) {
+      if (argc > 4) base::install_faults({{"exit", argv[4], 1, 137}});
       if (world.rank() == 0) checkpoint::remove_leftovers(folder);
       world.barrier();
       checkpoint::save_test(world, folder, std::stol(argv[3]));

@@ -294,8 +294,8 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
   std::ofstream(folder_ / "rows.jsonl", std::ios::app) << "{\"prompt\": 1}\n";
   EXPECT_THAT(refusal({}), AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("prompt")));
   code = ExitCode::configuration;
-  const Variable crash("TRIREME_CRASH_AT", "ckpt.begin");
-  EXPECT_THAT(refusal({"run.production=true"}), HasSubstr("TRIREME_CRASH_AT"));
+  EXPECT_THAT(refusal({"run.production=true", "fault.crash_at=ckpt.begin"}),
+              HasSubstr("run.production"));
 }
 
 // What a run would meet iterations later, or after its models are loaded.

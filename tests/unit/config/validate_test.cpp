@@ -555,7 +555,7 @@ TEST(Validate, Faults) {
       refusal_after([](Options& o) { o.fault.at = {"kill:one:train:2"}; }),
       HasSubstr("fault.at = \"kill:one:train:2\" is malformed: write \"kill:rank:place:pass\""));
   EXPECT_THAT(refusal_after([](Options& o) { o.fault.at = {"nan:1:bias:2"}; }),
-              HasSubstr("nan:rank:loss|grad|weight|generator:pass"));
+              HasSubstr("nan:rank:loss|grad|weight|generator|bucket:pass"));
   EXPECT_THAT(refusal_after([](Options& o) {
                 o.fault.at = {"kill:*:train:*", "exit:1:train:2"};
               }),

@@ -17,6 +17,7 @@
 
 #include "support/sync_cases.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 
 namespace {
 bool memory_can_be_shared = true;
@@ -321,7 +322,7 @@ TEST(Sync, CorruptionIsFoundByEverybody) {
     WeightSync sync(world(), source, target, members, transport.options);
     Member member(source, target, members, host);
     sync.run(1, member.sources(1, true), member.targets());
-    if (world().rank() == 0) sync.corrupt_next(0);
+    if (world().rank() == 0) base::install_faults({{"nan", "bucket", 1, 0}});
     try {
       sync.run(2, member.sources(2, true), member.targets());
       ADD_FAILURE() << "not found";
