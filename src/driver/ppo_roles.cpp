@@ -12,6 +12,7 @@
 #include "trireme/config/models_of.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/report/exports.hpp"
 #include "trireme/rollout/generation_metrics.hpp"
@@ -98,16 +99,10 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
   const comm::Roles& roles = run.roles;
   const std::vector<int> here = machine::ranks_on_device(roles.world, roles.topology, run.device);
   const bool beside_trainers =
-      trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
-  // With partial rollouts on the same rank, too: new weights come before the next token, and keys
-  // and values are computed again anyway. The ranks of a larger replica keep theirs: some of them
-  // may not train, and all have to run the same sequences.
-  const bool stands_still =
-      trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
-  const bool take_turns = run.options.train.async_depth == 0 ? beside_trainers : stands_still;
-  caches_take_turns_ = generator && take_turns;
-  roles.world.barrier();      // the weights of all roles of all ranks are there: free memory is now
-                              // what they leave
+      !run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0;
+  caches_give_way_ =
+      generator && plan::caches_give_way(run.options, trainer != nullptr, beside_trainers);
+  roles.world.barrier();      // all roles of all ranks have their weights: now memory is measured
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as
                               // training makes them
   if (generator) {
@@ -173,7 +168,7 @@ void PpoRoles::sync_weights(int64_t version) {
 }
 
 void PpoRoles::release_caches() {
-  if (!caches_take_turns_) return;
+  if (!caches_give_way_) return;
   if (run.memory.keeps_caches()) {
     trace::count("kv_cache_bytes_kept", generator->memory().kv_cache_peak);
     return;

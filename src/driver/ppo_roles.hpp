@@ -68,8 +68,7 @@ struct PpoRoles {
   std::shared_ptr<const model::KeptFiles> actor_files_, critic_files_;  // for exports
   std::unique_ptr<WeightBridge> weight_bridge_;
   weightsync::SyncTotals last_sync_;
-  bool caches_take_turns_ =
-      false;  // with training, of this rank: what its KV cache takes, training could use
+  bool caches_give_way_ = false;  // to this rank's training (plan::caches_give_way())
 };
 
 }  // namespace trireme::driver

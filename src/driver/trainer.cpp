@@ -17,7 +17,7 @@
 #include "trireme/learn/reward_rows.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/step_plan.hpp"
-#include "trireme/plan/sync_route.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"

@@ -13,7 +13,7 @@
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/machine/device.hpp"
-#include "trireme/plan/sync_route.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -38,8 +38,7 @@ void spoil(generate::GeneratorWeights& weights) {
 std::vector<const std::byte*> shared_weights(const config::Options& options,
                                              const comm::Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
-  if (roles.generator && roles.tensor_parallel() == 1 &&
-      options.weightsync.shared_memory == config::SharedMemory::automatic && actor) {
+  if (roles.generator && actor && plan::may_read_in_place(options)) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
       if (const void* values = actor->compute_whole(p))
         whole.push_back(static_cast<const std::byte*>(values));

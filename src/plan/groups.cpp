@@ -5,6 +5,7 @@
 #include <set>
 
 #include "trireme/config/placement.hpp"
+#include "trireme/plan/decisions.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -51,8 +52,7 @@ bool one_node(const Job& job, const std::vector<int>& ranks) {
 }
 
 bool reads_in_place(const Job& job) {
-  if (job.machine.device_bytes > 0 || job.options.generate.tensor_parallel > 1) return false;
-  if (job.options.weightsync.shared_memory != config::SharedMemory::automatic) return false;
+  if (job.machine.device_bytes > 0 || !may_read_in_place(job.options)) return false;
   return std::ranges::all_of(job.roles.generator, [&](int rank) {
     return is_among(job.roles.trainer, rank) && one_node(job, shard_group(job, rank));
   });

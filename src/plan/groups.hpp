@@ -14,8 +14,8 @@ std::vector<int> shard_group(const Job& job, int rank);
 std::vector<int> reward_group(const Job& job, int rank);
 bool one_node(const Job& job, const std::vector<int>& ranks);
 
-// Every generator is a trainer too and reads whole weights in the window of its shard group, as
-// driver/weight_bridge.cpp decides: it has none of its own.
+// Every generator is a trainer and reads whole weights in the window of its shard group: it has no
+// copy of its own. The program looks for the window itself (driver::shared_weights()).
 bool reads_in_place(const Job& job);
 
 // What NCCL holds on the device of `rank` for its communicators: one of its own for each set of

@@ -11,6 +11,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/plan/pass_bytes.hpp"
 
 namespace trireme::plan {
@@ -320,14 +321,10 @@ class RankLedger {
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
-  // Where generators and trainers take turns on the same rank, KV pages and on devices weights
-  // are given back before the trainers begin (PpoRoles::release_caches()),
-  // unless there is room for both.
+  // In PpoRoles::release_caches(). A planned rank has its GPU for itself.
   bool gives_way() const {
-    if (job_.keeps_caches) return false;
-    const bool take_turns = options().train.async_depth == 0 ||
-                            (options().train.partial_rollout_enable && degree() == 1);
-    return take_turns && contains(job_.roles.trainer, rank_);
+    const bool trains = contains(job_.roles.trainer, rank_);
+    return !job_.keeps_caches && caches_give_way(options(), trains, trains);
   }
   PhaseSet cache_phases() const {
     return gives_way()
@@ -419,8 +416,8 @@ class RankLedger {
     if (!options().train.optimizer_offload) {
       MirrorBytes
           mirror;  // fp32 weights, both moments, of the actor also the average, tensor by tensor
-      mirror.add(job_.models.actor, ranks, options().train.enable_ema ? 4 : 3);
-      if (job_.models.critic) mirror.add(*job_.models.critic, ranks, 3);
+      mirror.add(job_.models.actor, ranks, saved_arrays(options().train.enable_ema));
+      if (job_.models.critic) mirror.add(*job_.models.critic, ranks, saved_arrays(false));
       add_host("checkpoint", "page-locked copy of weights and moments", mirror.total());
     }
   }
@@ -433,8 +430,8 @@ class RankLedger {
       stage = std::max(stage, largest_stage_slice(model, ranks) * arrays * int64_t{4});
       all += shard_elements(model, ranks) * arrays * int64_t{4};
     };
-    see(job_.models.actor, options().train.enable_ema ? 4 : 3);
-    if (job_.models.critic) see(*job_.models.critic, 3);
+    see(job_.models.actor, saved_arrays(options().train.enable_ema));
+    if (job_.models.critic) see(*job_.models.critic, saved_arrays(false));
     const bool one = options().ckpt.copy_aside == config::CopyAside::stage;
     ledger_.add(
         {"checkpoint",

@@ -5,9 +5,9 @@
 #include "plan/groups.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/plan/sync_buckets.hpp"
-#include "trireme/plan/sync_route.hpp"
 
 namespace trireme::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "trireme/config/placement.hpp"
-#include "trireme/plan/sync_route.hpp"
+#include "trireme/plan/decisions.hpp"
 
 namespace trireme::plan {
 namespace {

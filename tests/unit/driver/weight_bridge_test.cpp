@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "trireme/plan/sync_route.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "unit/driver/tiny_actor.hpp"
 
 namespace trireme::driver {

@@ -1,4 +1,4 @@
-#include "trireme/plan/sync_route.hpp"
+#include "trireme/plan/decisions.hpp"
 
 #include <algorithm>
 
@@ -14,6 +14,16 @@ bool gathers_weights(const config::Options& options, const config::RoleMap& role
 bool sends_deltas(const config::Options& options, bool on_device, bool on_one_node) {
   return options.weightsync.delta && !on_device &&
          !(on_one_node && config::shares(options.weightsync.shared_memory));
+}
+
+bool may_read_in_place(const config::Options& options) {
+  return options.generate.tensor_parallel == 1 &&
+         options.weightsync.shared_memory == config::SharedMemory::automatic;
+}
+
+bool caches_give_way(const config::Options& options, bool trains, bool beside_trainers) {
+  if (options.train.async_depth == 0) return trains || beside_trainers;
+  return trains && options.train.partial_rollout_enable && options.generate.tensor_parallel == 1;
 }
 
 }  // namespace trireme::plan

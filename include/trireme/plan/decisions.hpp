@@ -1,0 +1,35 @@
+// Decisions of the program that the memory plan has to know, too: pure functions of the deck and of
+// the places of ranks, which both call. Weight syncs: docs/design/0008.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/config/options.hpp"
+#include "trireme/config/ranks.hpp"
+
+namespace trireme::plan {
+
+// On GPUs where every generator trains, too: the trainers' own gathers bring each stage whole, and
+// a generator copies its slice of it; nothing goes through host memory. Not with other
+// weightsync.shared_memory than "auto".
+bool gathers_weights(const config::Options& options, const config::RoleMap& roles, bool on_device);
+
+// On CPUs a sync may send what has changed only: some flow goes by messages (weightsync.delta). A
+// GPU's weights would first have to come to the host to be compared.
+bool sends_deltas(const config::Options& options, bool on_device, bool on_one_node);
+
+// Generators may read the trainers' weights where these are. They do if each of them is a trainer
+// of a shard group that has whole weights in memory of the node: never on GPUs.
+bool may_read_in_place(const config::Options& options);
+
+// A generator gives its KV pages, and on a GPU its weights, back while trainers compute, unless
+// there is room for both. `trains`: its rank is a trainer; `beside_trainers`: or one uses its GPU.
+// With partial rollouts, too, since new weights come before the next token and keys and values are
+// computed again anyway. Not with a larger replica: all its ranks have to run the same sequences,
+// and some of them may not train.
+bool caches_give_way(const config::Options& options, bool trains, bool beside_trainers);
+
+// fp32 arrays of a trained model in a checkpoint: weights, two moments and the moving average.
+constexpr int64_t saved_arrays(bool average) { return average ? 4 : 3; }
+
+}  // namespace trireme::plan
