@@ -55,7 +55,9 @@ class Parser {
   Parser() {
     app_.set_version_flag("--version", version_text);
     add_page("--config", build_text, "What this program was built with");
-    add_page("--keys", config::key_table_markdown, "All deck keys as a Markdown page");
+    add_page("--keys", config::key_table_markdown, "The deck keys as a Markdown page");
+    add_page("--expert-keys", config::expert_key_table_markdown,
+             "The deck keys that few runs need as a Markdown page");
     add_page("--models", tools::models_page, "All models that can be read as a Markdown page");
     app_.add_option_function<std::string>(
         "--help-deck",
@@ -121,7 +123,7 @@ class Parser {
     return {};
   }
 
-  // What is in the place of a subcommand and is not one, with the nearest one; "" where one is.
+  // An unknown word in the place of a subcommand, with the nearest subcommand; "": none.
   std::string unknown_word() const {
     const auto unknown = app_.remaining();
     if (unknown.empty() || !app_.get_subcommands().empty()) return "";

@@ -52,6 +52,8 @@ class Key {
   Key& ordered() { return limits_.ordered = true, *this; }
   Key& number_as_text() { return limits_.number_as_text = true, *this; }
   Key& never_empty() { return limits_.never_empty = true, *this; }
+  // An escape hatch or a hook of tests: few runs need it, and it has a page of its own.
+  Key& expert() { return expert_ = true, *this; }
   // How the key or its default differs from OpenRLHF's, and why.
   Key& departs(std::string_view why) { return departure_ = why, *this; }
 
@@ -73,7 +75,8 @@ class Key {
             limits_.describe(),
             dump(initial),
             help_,
-            departure_};
+            departure_,
+            expert_};
   }
 
  private:
@@ -81,6 +84,7 @@ class Key {
   const MemberType* type_;
   std::ptrdiff_t offset_;
   Limits limits_;
+  bool expert_ = false;
 };
 
 template <class Root>

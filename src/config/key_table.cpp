@@ -86,6 +86,33 @@ std::string title_of(const Section& section) {
   return base::text("[", section.name, "] ", section.title, "\n");
 }
 
+// Of each section the keys for this audience, then how they differ from OpenRLHF's.
+std::string tables_of(bool expert) {
+  std::string out, departures;
+  for (const Section& section : sections()) {
+    std::string rows, below;
+    for (const KeyInfo& info : key_infos()) {
+      if (section_of(info.name) != section.name || info.expert != expert) continue;
+      const CellText help = fit_cell(info.help);
+      rows +=
+          base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)),
+                     " | ", cell(help.cell), help.rest.empty() ? "" : " (more below)", " |\n");
+      if (!help.rest.empty()) below += base::text("- `", info.name, "`: ", help.rest, "\n");
+      if (!info.departure.empty())
+        departures += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
+    }
+    if (rows.empty()) continue;
+    out += base::text("\n## ", section.name, "\n\n", section.title,
+                      ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n", rows,
+                      below.empty() ? "" : "\n" + below);
+  }
+  return base::text(out,
+                    "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or "
+                    "treats otherwise. All others have its meaning and its default.\n\n"
+                    "| key | departure |\n| --- | --- |\n",
+                    departures);
+}
+
 }  // namespace
 
 const std::vector<KeyInfo>& key_infos() {
@@ -125,40 +152,26 @@ std::string key_help(std::string_view wanted) {
 }
 
 std::string key_table_markdown() {
-  std::string out =
+  return base::text(
       "# Deck keys\n\n"
       "Made from the key table of the program (`trireme --keys`); the same texts come with "
       "`trireme --help-deck SECTION`.\n"
       "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an "
-      "optional value off. Durations "
-      "are seconds,\n"
+      "optional value off. Durations are seconds,\n"
       "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. "
-      "Relative paths start at the working "
-      "directory.\n";
-  for (const Section& section : sections()) {
-    out += base::text("\n## ", section.name, "\n\n", section.title,
-                      ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
-    std::string below;
-    for (const KeyInfo& info : key_infos()) {
-      if (section_of(info.name) != section.name) continue;
-      const CellText help = fit_cell(info.help);
-      out +=
-          base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)),
-                     " | ", cell(help.cell), help.rest.empty() ? "" : " (more below)", " |\n");
-      if (!help.rest.empty()) below += base::text("- `", info.name, "`: ", help.rest, "\n");
-    }
-    if (!below.empty()) out += "\n" + below;
-  }
-  out +=
-      "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats "
-      "otherwise. All others have its meaning "
-      "and its default.\n\n"
-      "| key | departure |\n| --- | --- |\n";
-  for (const KeyInfo& info : key_infos()) {
-    if (!info.departure.empty())
-      out += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
-  }
-  return out;
+      "Relative paths start at the working directory.\n"
+      "[expert_keys.md](expert_keys.md) has the keys that few runs need.\n",
+      tables_of(false));
+}
+
+std::string expert_key_table_markdown() {
+  return base::text(
+      "# Expert keys\n\n"
+      "Made from the key table of the program (`trireme --expert-keys`). Escape hatches, sizes of "
+      "buffers and hooks of tests: the defaults are\n"
+      "right unless a measurement or an error message says otherwise. They are set as all others, "
+      "[deck_keys.md](deck_keys.md).\n",
+      tables_of(true));
 }
 
 }  // namespace trireme::config

@@ -18,14 +18,18 @@ void add_fault_keys(KeyList<Options>& keys) {
            "number); places are the regions of trace.json (train, rollout, checkpoint write, ...), "
            "the points of a checkpoint's commit (ckpt.begin, ...) and its file operations "
            "(ckpt.fsync, ...). nan: places loss, grad, weight, generator (its weights, after a "
-           "sync) and bucket (of weights on their way).");
+           "sync) and bucket (of weights on their way).")
+      .expert();
   keys.add(KEY(fault.crash_at),
-           "Name of a point of the checkpoint commit at which every rank ends at once.");
+           "Name of a point of the checkpoint commit at which every rank ends at once.")
+      .expert();
   keys.add(KEY(fault.io_fail),
            "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of "
-           "checkpoints fails, on that rank or on every one.");
+           "checkpoints fails, on that rank or on every one.")
+      .expert();
   keys.add(KEY(fault.plugin_fault),
-           "crash, hang, nan, short or slow: what the reward plugin is made to do.");
+           "crash, hang, nan, short or slow: what the reward plugin is made to do.")
+      .expert();
 }
 
 KeyList<Options> make_option_keys() {
@@ -54,6 +58,7 @@ void add_checkpoint_keys(KeyList<Options>& keys) {
           "killed.");
   keys.add(KEY(ckpt.failure_rate),
            "Failures per rank and hour that ckpt.interval = \"auto\" reckons with.")
+      .expert()
       .above(0)
       .departs("Not in OpenRLHF; 2e-5 is what Llama 3 405B met per GPU.");
   keys.add(KEY(ckpt.keep),
@@ -102,12 +107,14 @@ void add_checkpoint_keys(KeyList<Options>& keys) {
            "layer) at a time, then the step waits for the disk; all: it never waits, and takes up "
            "to 12 bytes per value of the rank's shards. From GPUs all is "
            "copied to the host when a save begins.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.max_failures),
            "A save that fails is said at the next iteration and tried again, at longer and longer "
            "intervals, while training goes on. After so many "
            "failures in a row the run ends with exit code 74; 0: it goes on however many there "
            "are. The last save of a run must succeed in any case.")
+      .expert()
       .at_least(0)
       .departs("Not in OpenRLHF.");
 }
@@ -133,11 +140,13 @@ void add_output_keys(KeyList<Options>& keys) {
   keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.")
+      .expert()
       .never_empty();
-  keys.add(KEY(trace.kernels), "Also records single kernels.");
-  keys.add(
-      KEY(trace.nvtx),
-      "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
+  keys.add(KEY(trace.kernels), "Also records single kernels.").expert();
+  keys.add(KEY(trace.nvtx),
+           "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found "
+           "NVTX.")
+      .expert();
 
   keys.add(KEY(report.sinks),
            "Where the metrics go besides metrics.jsonl, as files of run.dir: csv (metrics.csv), "

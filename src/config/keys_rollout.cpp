@@ -75,9 +75,11 @@ void add_sampling_keys(KeyList<Options>& keys) {
            "Finished sequences that may be under way from one rank to another, or wait there: a "
            "generator whose queue is full writes on when "
            "the reward rank has taken one.")
+      .expert()
       .range(1, 1000000)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.queue_bytes), "The same in bytes; a sequence that is longer travels alone.")
+      .expert()
       .range(1, 0x1p40)
       .departs("Not in OpenRLHF.");
 }

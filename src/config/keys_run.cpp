@@ -44,6 +44,7 @@ void add_thread_keys(KeyList<Options>& keys) {
            "rank has, it starts as many threads, and OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY "
            "and KMP_AFFINITY are not set; never "
            "leaves threads to the kernel.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.memory_check),
            "What happens where the memory that the job will need (docs/user/plan.md) is more than "
@@ -70,6 +71,7 @@ void add_run_keys(KeyList<Options>& keys) {
            "Instruction set of the kernels on CPUs, and the most that LibTorch, oneDNN and MKL may "
            "use; auto: the processor's best. The "
            "environment variable TRIREME_ISA caps it for every program.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.iterations),
            "Iterations to run (sft, rm, dpo: optimizer steps); 0: train.num_episodes passes over "
@@ -118,6 +120,7 @@ void add_run_keys(KeyList<Options>& keys) {
            "called (operation, elements, type, root); a difference, which MPI "
            "does not notice, ends the job with exit code 70 and the first call that differs. 0: "
            "never.")
+      .expert()
       .range(0, 256)
       .departs("Not in OpenRLHF.");
   add_thread_keys(keys);

@@ -9,13 +9,16 @@ void add_weightsync_keys(KeyList<Options>& keys) {
            "On CPUs: sends only the weights that changed where that is shorter; the result is the "
            "same, "
            "bit for bit.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(weightsync.bucket_bytes),
            "Weights are sent in pieces of this size, several at a time.")
+      .expert()
       .range(4096, 0x1p29)
       .departs("Not in OpenRLHF: a message per tensor.");
   keys.add(KEY(weightsync.verify),
            "Compares a digest of the weights on both sides after every sync.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(weightsync.shared_memory),
            "auto: on a node with trainers generators read the weights in the trainers' memory, and "
@@ -23,6 +26,7 @@ void add_weightsync_keys(KeyList<Options>& keys) {
            "messages, and the log says so. buckets: trainers pack for them, into buckets in shared "
            "memory. never: messages everywhere. On GPUs auto takes the trainers' own gathers where "
            "all generators are trainers.")
+      .expert()
       .departs("Not in OpenRLHF.");
 }
 
@@ -35,6 +39,7 @@ void add_generate_keys(KeyList<Options>& keys) {
            "What generates: fused are kernels of our own, for CPUs only; torch are LibTorch's "
            "operations, for any device; auto: fused on "
            "CPUs, torch on GPUs.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.weights),
            "On CPUs: model: products take the weights as they are. int8: a copy in 8 bits, made "
@@ -48,7 +53,7 @@ void add_generate_keys(KeyList<Options>& keys) {
            "Ranks that hold one replica of the policy for generation.")
       .range(1, 1024)
       .departs("OpenRLHF: vllm.tensor_parallel_size.");
-  keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").range(1, 4096);
+  keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").expert().range(1, 4096);
   keys.add(KEY(generate.kv_memory),
            "Memory of the KV cache: a share of what is free when generation starts, or a size.")
       .departs(
@@ -59,11 +64,14 @@ void add_generate_keys(KeyList<Options>& keys) {
            "that syncs send whole, stay in memory while trainers work if "
            "the memory plan has room for them, with a tenth of the memory left. false: they are "
            "given back. No bit of the results depends on it.")
+      .expert()
       .departs("OpenRLHF: vllm.enable_sleep, off, which gives them back.");
   keys.add(KEY(generate.max_batch), "Sequences that a replica decodes together.").range(1, 1 << 20);
   keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.")
+      .expert()
       .range(1, 1 << 24);
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
+      .expert()
       .departs(
           "OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
   keys.add(KEY(generate.fused_operators),
@@ -71,11 +79,13 @@ void add_generate_keys(KeyList<Options>& keys) {
            "behind the other there, gate and up likewise, and what is between "
            "products by few kernels of our own. false: an operator at a time, as in training. Sums "
            "of products may be added in another order.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.paged_attention),
            "On GPUs: attention of decoding sequences by a kernel of our own, which reads the "
            "cache's pages where they lie. false: "
            "LibTorch's attention, over keys and values that are gathered in each layer.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.graphs),
            "On GPUs, with generate.paged_attention: steps in which sequences only decode are "
@@ -83,6 +93,7 @@ void add_generate_keys(KeyList<Options>& keys) {
            "as one, instead of kernel by kernel; each recording is compared with the kernels it "
            "was made of before it is used. "
            "false: every kernel by itself.")
+      .expert()
       .departs("OpenRLHF: vllm.enforce_eager, off.");
   keys.add(KEY(generate.shared_sums),
            "On CPUs: the ranks of a replica (generate.tensor_parallel) that lie on one node add up "
@@ -92,6 +103,7 @@ void add_generate_keys(KeyList<Options>& keys) {
            "false: MPI everywhere. Texts and "
            "log-probs stay the same, bit for "
            "bit.")
+      .expert()
       .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.speculation_tokens),
            "On CPUs: while no more than 4 sequences run on a replica, a step also computes up to "
@@ -99,6 +111,7 @@ void add_generate_keys(KeyList<Options>& keys) {
            "followed the last time that its last tokens stood in it; of 4 sequences one each) and "
            "keeps those that are drawn too. Texts and log-probs "
            "stay the same, bit for bit. 0: off.")
+      .expert()
       .range(0, 7)
       .departs("Not in OpenRLHF.");
 }
@@ -150,12 +163,14 @@ void add_memory_keys(KeyList<Options>& keys) {
            "Gradients go from rank to rank once a step: a rank adds those of its micro-batches up "
            "first, in fp32 and whole, which takes 4 bytes a parameter on "
            "each rank. false: with each micro-batch, which takes a block's.")
+      .expert()
       .departs("OpenRLHF: once with ZeRO-1 and 0, with each micro-batch with ZeRO-2 and 3.");
   keys.add(KEY(train.exact_products),
            "On GPUs, and on processors with matrix units for bf16 (AMX) with a LibTorch over MKL: "
            "products of bf16 go into fp32 weight gradients as they are, added by "
            "the product itself. false: each is rounded to bf16 first, as LibTorch does it and as "
            "it is on other processors with native bf16.")
+      .expert()
       .departs("OpenRLHF: rounded.");
   keys.add(KEY(train.keep_memory),
            "Memory for blocks whose activations are kept, instead of a number in train.recompute: "
@@ -175,6 +190,7 @@ void add_memory_keys(KeyList<Options>& keys) {
            "On CPUs: logits of a micro-batch that stay in memory from the loss to its gradient, in "
            "bytes a rank; what is beyond "
            "is computed a second time. No bit of the results depends on it. 0: all of them twice.")
+      .expert()
       .range(0, 0x1p40)
       .departs("OpenRLHF keeps all logits.");
   keys.add(KEY(train.optimizer_offload),
@@ -186,6 +202,7 @@ void add_memory_keys(KeyList<Options>& keys) {
            "share, and takes new ones from the network once a step. "
            "false: ranks keep their slices and gather each block as it is needed, which takes less "
            "memory and more of the network.")
+      .expert()
       .departs("OpenRLHF: none; ZeRO-3 gathers.");
 }
 
@@ -228,6 +245,7 @@ void add_train_keys(KeyList<Options>& keys) {
            "and both sides give the same bits; two sequences per rank are checked in every "
            "iteration, and the first difference brings "
            "the pass back. always: the pass is made in every iteration.")
+      .expert()
       .departs("OpenRLHF always makes the pass; slime: --use-rollout-logprobs.");
   keys.add(KEY(train.max_skipped_steps),
            "Optimizer steps in a row that are left out because their gradient is not finite; one "
@@ -257,6 +275,7 @@ void add_train_keys(KeyList<Options>& keys) {
            "Iterations between two comparisons of the weights that shard groups "
            "(train.shard_group) hold alike: bits that differ come from a processor or "
            "memory that computes wrong, and end the run with the tensor and the ranks. 0: never.")
+      .expert()
       .at_least(0)
       .departs("Not in OpenRLHF; Megatron-LM: --check-weight-hash-across-dp-replicas-interval.");
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), so are docs/user/models.md (`trireme --models`) and the tables of docs/user/from_*.md
+"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), so are expert_keys.md (`--expert-keys`), models.md (`--models`) and the tables of from_*.md
 (`trireme import SYSTEM --names`); the decks in inputs/ name no key that it lacks, and models.md no family that no test compares with transformers.
 
     check_deck_keys.py ROOT PROGRAM           --write: store the page instead of comparing
@@ -53,8 +53,9 @@ def main():
         print(f"skipped: {program} is not built")
         return 125
     printed = subprocess.run([program, "--keys"], capture_output=True, text=True, check=True).stdout
+    expert = subprocess.run([program, "--expert-keys"], capture_output=True, text=True, check=True).stdout
     models = subprocess.run([program, "--models"], capture_output=True, text=True, check=True).stdout
-    pages = {root / "docs/user/deck_keys.md": printed, root / "docs/user/models.md": models}
+    pages = {root / "docs/user/deck_keys.md": printed, root / "docs/user/expert_keys.md": expert, root / "docs/user/models.md": models}
     tables = sorted((root / "docs/user").glob("from_*.md"))
     if "--write" in sys.argv:
         for page, text in pages.items():
@@ -62,7 +63,7 @@ def main():
         for table in tables:
             table.write_text(with_names(table, program))
         return 0
-    known = set(re.findall(r"^\| `([\w.]+)` \|", printed, re.M))
+    known = set(re.findall(r"^\| `([\w.]+)` \|", printed + expert, re.M))
     problems = untested_families(root, models)
     for page, text in pages.items():
         problems += difflib.unified_diff(page.read_text().splitlines(), text.splitlines(), str(page), "what the program prints", lineterm="")

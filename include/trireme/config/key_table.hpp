@@ -22,6 +22,7 @@ struct KeyInfo {
   std::string help;     // one sentence or more, ends with a full stop
   std::string
       departure;  // how and why the key or its default differs from OpenRLHF's; "" when it does not
+  bool expert = false;  // an escape hatch or a hook of tests, on a page of its own
 };
 
 // All keys in the order of dump_deck.
@@ -31,7 +32,8 @@ const std::vector<KeyInfo>& key_infos();
 // empty. Throws UserError(usage) with the nearest name when there is none.
 std::string key_help(std::string_view section_or_key = {});
 
-// docs/user/deck_keys.md
+// docs/user/deck_keys.md and docs/user/expert_keys.md
 std::string key_table_markdown();
+std::string expert_key_table_markdown();
 
 }  // namespace trireme::config
