@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.hpp"
+#include "trireme/text/json_brackets.hpp"
 #include "trireme/text/json_text.hpp"
 
 namespace trireme::environment {
@@ -10,7 +11,7 @@ namespace {
 
 using text::OrderedJson;
 
-// The part after the thinking; empty while that has no end.
+// The part after the thinking; empty if the thinking has no end.
 std::string_view without_thinking(std::string_view turn) {
   constexpr std::string_view begin = "<think>", end = "</think>";
   if (const size_t at = turn.rfind(end); at != std::string_view::npos)
@@ -30,7 +31,7 @@ OrderedJson parse(std::string_view json, const std::string& name) {
   return text::parse_record(json, {name}, text::Numbers::exact, text::Repeated::last);
 }
 
-// A call in JSON. Throws UserError(bad_data) with the reason where it is none.
+// A call in JSON. Throws UserError(bad_data) with the reason if it is invalid.
 ToolCall call_of(std::string_view json, const std::string& name, const Form& form) {
   const OrderedJson call = parse(json, name);
   VALIDATE(call.is_object(), ExitCode::bad_data, name, " is ", text::kind_of(call),
@@ -49,7 +50,7 @@ ToolCall call_of(std::string_view json, const std::string& name, const Form& for
                                                  ") has no \"", form.keys.back(), "\""));
 }
 
-// Adds the call, or the reason why it is none.
+// Adds the call, or the reason why it is invalid.
 bool add(ToolCalls& out, std::string_view json, size_t number, const Form& form) {
   try {
     out.calls.push_back(call_of(json, base::text("tool call ", number), form));
@@ -76,23 +77,13 @@ ToolCalls read_hermes(std::string_view turn) {
 }
 
 // Bytes of the JSON object that the text begins with; npos: it has no end.
-size_t object_length(std::string_view text) {
+size_t object_length(std::string_view json) {
   int64_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{') {
-      ++depth;
-    } else if (c == '}' && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return std::string_view::npos;
+  const size_t end = text::find_bracket(json, [&depth](size_t, char c) {
+    if (c == '{') ++depth;
+    return c == '}' && --depth == 0;
+  });
+  return end == std::string_view::npos ? end : end + 1;
 }
 
 // All objects of the turn that are not inside others, perhaps with text, or ;, between them.
@@ -107,7 +98,7 @@ ToolCalls read_llama3(std::string_view turn) {
   }
   if (tagged && out.calls.empty() && out.error.empty())
     out.error = "<|python_tag|> without a call (JSON with \"name\" and \"parameters\")";
-  // A brace of something else, such as a set or an answer in JSON.
+  // Braces of another kind, such as a set or an answer in JSON, are not calls.
   const auto has = [&](std::string_view word) { return turn.find(word) != std::string_view::npos; };
   const bool meant = tagged || has("\"name\"") || has("\"parameters\"") || has("\"arguments\"");
   if (!meant) out.error.clear();

@@ -9,6 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/foreign_file.hpp"
+#include "trireme/text/json_brackets.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -34,21 +35,12 @@ void check_text(std::string_view text, const TextPlace& place) {
   VALIDATE(invalid == std::string_view::npos, ExitCode::bad_data, position(text, invalid, place),
            ": not UTF-8: save the file in that encoding");
   int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      VALIDATE(++depth <= deepest, ExitCode::bad_data, position(text, i, place),
-               ": JSON nested deeper than ", deepest, ": no such file is meant to be read here");
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
+  const size_t too_deep = find_bracket(text, [&depth](size_t, char c) {
+    depth += c == '[' || c == '{' ? 1 : -1;
+    return depth > deepest;
+  });
+  VALIDATE(too_deep == std::string_view::npos, ExitCode::bad_data, position(text, too_deep, place),
+           ": JSON nested deeper than ", deepest, ": no such file is meant to be read here");
 }
 
 // The reason out of nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5:

@@ -11,24 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/error.hpp"
+#include "support/expect_error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/environment/environments.hpp"
 
 namespace trireme::test {
-
-// Runs `body` and expects a UserError with the code, whose message has the text.
-template <class Body>
-void expect_error(ExitCode code, const std::string& part, const Body& body) {
-  try {
-    body();
-    ADD_FAILURE() << "no error, expected one with '" << part << "'";
-  } catch (const UserError& error) {
-    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
-}
 
 class EnvironmentTest : public testing::Test {
  protected:
