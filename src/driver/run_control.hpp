@@ -54,8 +54,8 @@ class RunControl {
   // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `state`
   // remembers both. Collective.
   void report(report::IterationMetrics& metrics, RunState& state, double seconds);
-  // After each iteration, of so many seconds: what the stop policy says. The exit code of a run
-  // that has to leave. Collective.
+  // Asks the stop policy after an iteration of `seconds`. Returns the exit code if the run has to
+  // leave. Collective.
   std::optional<ExitCode> end_iteration(RunState& state, double seconds);
   // Leaves inside an iteration, when all ranks know that the run stops: `state` says where it
   // lies, `unfinished` is this rank's part of what is done of it. Nothing is written when nothing

@@ -22,7 +22,7 @@ data::JsonObject request(const char* type, uint64_t episode) {
   return line;
 }
 
-// Behind the id.
+// The part of a line after the id.
 std::string rest_of(const data::JsonObject& line) { return ", " + line.str().substr(1); }
 
 std::string calls_json(const std::vector<ToolCall>& calls) {
@@ -35,7 +35,7 @@ std::string calls_json(const std::vector<ToolCall>& calls) {
   return out + "]";
 }
 
-// One answer, whose members are looked at one after the other.
+// Reads the members of one answer.
 class Reader {
  public:
   Reader(const text::Json& json, const std::string& about, std::string_view line)

@@ -21,7 +21,7 @@ std::string line_of(uint64_t id, const std::string& text);
 // Whether the program means the line as an answer; else it has printed it.
 bool looks_like_answer(std::string_view line);
 
-// What the answers of the programs say.
+// Reads the answers of the programs.
 class AnswerReader {
  public:
   struct Answer {
@@ -30,7 +30,7 @@ class AnswerReader {
   };
   struct Asked {
     std::string where;   // the request in words
-    bool reset = false;  // what was asked
+    bool reset = false;  // false: it was a turn
     bool chat = false;   // the prompt is a conversation
   };
 

@@ -18,10 +18,10 @@
 namespace trireme::environment {
 namespace {
 
-// An episode's wait does not count while this rank computes and does not listen, beyond this, in
-// seconds.
+// Longest pause between two calls of poll(), in seconds, that counts as an episode's wait: the rest
+// is time in which this rank computed.
 constexpr double longest_absence = 1;
-// The number of requests that need no answer; requests count from 1.
+// The number of all requests that need no answer; other numbers start at 1.
 constexpr uint64_t no_answer = 0;
 
 plugin::Program program_of(const config::EnvironmentOptions& options) {
@@ -68,9 +68,9 @@ Reset reset_for(const data::PromptSet& prompts, int64_t row) {
   return reset;
 }
 
-// An episode belongs to a process, which has at most one request of it. What a process has been
-// told is kept: a new process in its place is told it again before the episode goes on, and has to
-// answer as the one before.
+// An episode belongs to a process, which has at most one request of it in flight. All requests of
+// an episode are kept: a new process in this place gets them again before the episode continues,
+// and has to answer as the process before it.
 class Environments::Episodes : private plugin::Requests {
  public:
   Episodes(const config::Options& options, const std::filesystem::path& log_dir, int rank)
@@ -167,7 +167,7 @@ class Environments::Episodes : private plugin::Requests {
     dropped_.insert(*episode.asked);
   }
 
-  // Ends it here. The process is told where it does not know.
+  // Removes it here. Tell::close: also tells its process, if that still knows it.
   void forget(Episode& episode, Tell tell) {
     drop(episode);
     if (tell == Tell::close && episode.life == programs_.life(episode.process))

@@ -22,8 +22,8 @@ struct ToolCalls {
   std::string error;  // why something that looks like a call is none; empty: there is no such thing
 };
 
-// Reads the forms of environment.tool_calls: what vLLM's parsers of these names take is a call
-// here. What precedes the last </think> of a turn is not looked at.
+// Reads the forms of environment.tool_calls, with the same result as vLLM's parsers of these names.
+// Text before the last </think> of a turn is ignored.
 class CallReader {
  public:
   // Throws UserError(configuration) for a pattern that does not compile.

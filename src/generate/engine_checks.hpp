@@ -1,4 +1,4 @@
-// What an engine refuses before it starts, and of requests.
+// Checks of an engine's options before it starts, and of requests.
 #pragma once
 
 #include <cstdint>

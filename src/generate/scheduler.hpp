@@ -56,8 +56,8 @@ class Scheduler {
   void settle(Sequence& sequence, int64_t proposed, int64_t accepted);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
-  // A running sequence gives its pages and its slot up until resume() or finish(). What the index
-  // has of it stays there until others need the pages.
+  // A running sequence gives its pages and its slot up until resume() or finish(). Pages that the
+  // index has stay there until others need them.
   void pause(Sequence* sequence);
   // It continues after `tokens`, before sequences that have not begun.
   void resume(uint64_t id, std::span<const int32_t> tokens, std::function<bool(int32_t)> stop);

@@ -27,7 +27,7 @@ std::atomic<int64_t> interrupted_at{0};
 std::atomic<int64_t> terminate_at{0};
 std::atomic<int64_t> counted_at{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
-// What the first one says; written once, before the first signal that reads it.
+// The message of the first signal; written once, before any signal that reads it.
 std::array<char, 512> stop_words{};
 std::atomic<size_t> stop_words_size{0};
 

@@ -218,7 +218,7 @@ class WeightGradient {
   Tensor own_, fresh_;
 };
 
-// What is to be differentiated.
+// The inputs that need a gradient.
 struct Wanted {
   bool hidden, weight, low;
 };

@@ -85,7 +85,7 @@ class Adapting {
     return module_of(base_parameter(role).file_tensor().name);
   }
 
-  // What is saved whole is not a target, as in peft.
+  // A module that is saved whole is not a target, as in peft.
   bool is_target(const std::string& module, bool linear_of_block) {
     const int layer = before().layer;
     if (is_saved(module)) return false;

@@ -105,7 +105,7 @@ std::string start_problem(const Program& program, int error) {
 ProcessGuard::ProcessGuard(pid_t group) {
   Pipe pipe = make_pipe();
   SpawnSetup setup(pipe.read.get(), POSIX_SPAWN_SETSID);
-  setup.append_to(1, "");  // a launcher waits until nobody holds the run's own streams
+  setup.append_to(1, "");  // a launcher waits while any process has the run's streams
   setup.append_to(2, "");
   sigset_t all;
   sigfillset(&all);

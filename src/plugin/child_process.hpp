@@ -13,7 +13,7 @@
 
 namespace trireme::plugin {
 
-// What became of a child.
+// How a child ended.
 struct Exit {
   bool by_signal = false;
   int code = 0;  // exit code or signal number

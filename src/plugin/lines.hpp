@@ -11,7 +11,7 @@ namespace trireme::plugin {
 class Lines {
  public:
   // Calls take(std::string_view) for each line that ends in these bytes, without its end (\n or
-  // \r\n); empty ones are left out.
+  // \r\n); empty ones are skipped.
   template <class Take>
   void add(std::string_view bytes, const Take& take) {
     const size_t before = begun_.size();  // no line ends in there

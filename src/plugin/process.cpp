@@ -112,8 +112,8 @@ std::string Process::standing() const {
   return base::text(given_ - unanswered_.size(), " of ", given_);
 }
 
-// What came while nothing was asked for: an answer there would otherwise be taken for one to a
-// request with the same id. Of a process that never falls silent it is what lies in the pipe now.
+// Drops the lines that came without a request in flight: an answer among them would be taken for
+// one to a request with the same id. If a process never stops writing: the lines in the pipe.
 void Process::refuse_unasked() {
   if (setup_.rules.answer_mark.empty()) return;
   int there = 0;
@@ -164,7 +164,7 @@ void Process::take_line(std::string_view line) {
   quiet_.restart();
 }
 
-// Its output is closed. All answers may be there already; else it left on purpose (code 0) or
+// Its output is closed. All answers may have arrived; otherwise it exited on purpose (code 0) or
 // crashed.
 void Process::ended() {
   lines_.end([this](std::string_view line) { take_line(line); });
@@ -190,8 +190,8 @@ void Process::note(std::string_view said) const {
   base::write_all(setup_.log, text, setup_.log_file);
 }
 
-// Of what stands in the log since the start of this process, without the lines that it wrote on its
-// standard output. Processes of one program share the log.
+// The log's lines since the start of this process, without those that it wrote on its standard
+// output. Processes of one program share the log.
 std::vector<std::string> Process::last_messages() const {
   const off_t end = ::lseek(setup_.log, 0, SEEK_END);
   const off_t begin = std::max(log_start_, end - tail_bytes);

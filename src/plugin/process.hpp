@@ -19,7 +19,7 @@
 
 namespace trireme::plugin {
 
-// Why a process is given up that a new one may do better.
+// A failure of a process after which a new process may succeed.
 struct ProcessFailure {
   std::string what;
   std::vector<std::string> messages;  // the last lines of its stderr
@@ -42,23 +42,23 @@ class Process {
   bool running() const { return process_ != nullptr; }
   pid_t pid() const { return process_->pid(); }
   size_t unanswered() const { return unanswered_.size(); }
-  // There is something to send or an answer to wait for.
+  // Whether there is something to send or an answer to wait for.
   bool busy() const { return !unanswered_.empty() || (process_ && sent_ < outgoing_.size()); }
   int64_t life() const { return life_; }  // processes before the present or next one
 
-  // Queues a request, or a line without an answer, which a process that does not run is not told.
+  // Queues a request, or a line that has no answer; the latter is dropped if no process runs.
   void ask(uint64_t id, std::string_view line);
   void tell(std::string_view line);
 
-  // The rest throws ProcessFailure where the process has to be given up: then stop() it.
-  // Where it has ended and requests wait for it.
+  // The following throw ProcessFailure if the process has to be given up: then call stop().
+  // Starts the process again if it has ended and requests wait for it.
   void start_when_due();
-  // What to wait for: its output and, while there is something to send, its input. Two entries.
+  // The descriptors to poll: its output and, with something to send, its input. Two entries.
   void watch(pollfd* ends) const;
   // Sends and receives what the two entries say is possible.
   void move_on(const pollfd* ends);
   void check_deadline() const;
-  // Nobody listened to it for a while: its deadline starts anew.
+  // This rank did not read its output for a while: its deadline starts again.
   void pardon() { quiet_.restart(); }
 
   // Ends the process. Returns its unanswered requests, in the order of asking.

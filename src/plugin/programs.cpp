@@ -16,10 +16,10 @@
 namespace trireme::plugin {
 namespace {
 
-// A rank that computes for longer than this, in seconds, or for half of a program's deadline, has
-// not listened: what programs said meanwhile was not late, and they may have had nothing to read.
+// A rank that computes for longer than this, in seconds, or for half of a program's deadline, did
+// not listen: answers in that time were not late, and programs may have had no request to read.
 constexpr double longest_absence = 1;
-// A process that never falls silent must not keep us.
+// Lines of a process that never stops writing must not keep this rank in poll().
 constexpr int most_rounds = 64;
 
 // Before the start of a process whose requests have failed so often; longer ones where an outage is
@@ -86,7 +86,7 @@ void Programs::poll() {
   for (int round = 0; round < most_rounds && attend(); ++round) {}
 }
 
-// False: nothing came or went.
+// Returns whether any byte was sent or received.
 bool Programs::attend() {
   if (since_attended_.seconds() > std::min(longest_absence, rules_.timeout / 2)) {
     for (const auto& process : processes_) process->pardon();
@@ -114,12 +114,12 @@ bool Programs::attend() {
   return ready > 0;
 }
 
-// The next process is asked for the rest; requests that failed too often are dealt with as the deck
-// says.
+// Sends the remaining requests to the next process; the deck decides on requests that failed too
+// often.
 void Programs::failed(size_t process, const ProcessFailure& failure) {
   std::vector<uint64_t> missing = processes_[process]->stop();
-  // It may have failed at the one that it had longest: the others are asked before that, and do not
-  // fail with it again.
+  // It may have failed at its oldest request: the others are sent before that one, and do not fail
+  // with it again.
   if (!missing.empty()) std::rotate(missing.begin(), missing.begin() + 1, missing.end());
   std::vector<uint64_t> again, exhausted;
   int64_t failures = 0;
@@ -146,7 +146,7 @@ void Programs::failed(size_t process, const ProcessFailure& failure) {
   counters_.retries += std::ssize(again);
 }
 
-// Of a long outage now and then: at 4, 8, 16 ... failures.
+// Whether to log a long outage again: at 4, 8, 16 ... failures.
 void Programs::warn(const ProcessFailure& failure, int64_t failures, size_t given_up) const {
   const bool often = failures > rules_.retries;
   if (often && given_up == 0 && !std::has_single_bit(static_cast<uint64_t>(failures))) return;

@@ -6,8 +6,8 @@
 
 namespace trireme::report {
 
-// What is not UTF-8 becomes U+FFFD, control characters but line ends and tabs become visible ones
-// (U+2400 and on), those that turn the order of a text their number: shown, not obeyed.
+// Makes a text safe to show: bytes that are not UTF-8 become U+FFFD, control characters other than
+// line ends and tabs become U+2400 and on, characters that change the direction their number.
 std::string visible(std::string_view text);
 
 // As characters of an element or of a quoted attribute: visible(), and markup is escaped.

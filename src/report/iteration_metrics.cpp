@@ -22,7 +22,7 @@ std::string object(const Map& map) {
   return out.str();
 }
 
-// A piece of the line: the smaller its weight, the sooner it is left out.
+// A piece of the line: pieces of small weight are omitted first.
 struct Piece {
   int weight;
   std::string text;
@@ -38,7 +38,7 @@ void add_mismatch(const IterationMetrics& metrics, std::vector<Piece>& pieces) {
   pieces.push_back({2, largest == 0 ? "mismatch 0" : buffer.data()});
 }
 
-// "judge/accuracy 0.125": what reward sources say beside rewards.
+// "judge/accuracy 0.125": metrics of reward sources besides rewards.
 void add_reward_metrics(const IterationMetrics& metrics, std::vector<Piece>& pieces) {
   for (const auto& [name, value] : metrics.values) {
     if (is_reward_metric(name) && !std::isnan(value))
@@ -47,7 +47,7 @@ void add_reward_metrics(const IterationMetrics& metrics, std::vector<Piece>& pie
   }
 }
 
-// What the last evaluation said, without what training says in the same words.
+// Adds the metrics of the last evaluation that training does not have under the same name.
 void add_evaluation(const IterationMetrics& metrics, std::vector<Piece>& pieces) {
   constexpr std::array<std::string_view, 3> important{"eval_reward", "eval_loss", "eval_accuracy"};
   for (const auto& [name, value] : metrics.values) {

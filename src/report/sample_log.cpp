@@ -44,7 +44,7 @@ std::string prompt_of_episode(const Samples& samples, int64_t i, const text::Tok
   return tokenizer.decode(samples.tokens_of(i).first(length), text::Skip::nothing);
 }
 
-// Of each turn: what the policy wrote, its reward, and what the environment said to it.
+// For each turn: the policy's text, its reward, and the environment's answer.
 std::string turns_json(const Samples& samples, int64_t i, const text::Tokenizer& tokenizer) {
   const auto ids = samples.tokens_of(i);
   const auto is_action = [&](int64_t t) {

@@ -22,7 +22,7 @@ constexpr size_t colours = 8;
 
 std::string at(double position) { return base::fixed(position, 1); }
 
-// Numbers of an axis: each is value / factor, with the suffix behind it.
+// Numbers of an axis: each is value / factor, followed by the suffix.
 struct AxisLabels {
   double step = 1;
   double factor = 1;
@@ -202,7 +202,7 @@ std::string restarts(const ChartFrame& frame, const Axes& axes) {
   return out;
 }
 
-// What stands at an iteration, shown by the browser where the pointer rests.
+// The values of an iteration, which the browser shows where the pointer rests.
 std::string tips(const Chart& chart, const Axes& axes) {
   std::map<double, std::string> texts;
   for (const ChartTrace& trace : chart.traces) {

@@ -1,5 +1,5 @@
-// The text of an episode. What the policy writes stays as it was sampled; what the environment says
-// is added as the difference that it makes to the chat template's text (F50).
+// The text of an episode. The policy's tokens stay as they were sampled; an observation is added as
+// the difference that it makes to the chat template's text (F50).
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,19 @@ class Conversation {
   Conversation(const text::Tokenizer& tokenizer, const std::vector<int32_t>& end_ids,
                const data::PromptRecord& prompt, std::string where);
 
-  // All that follows throws UserError(bad_data) where the observation cannot be a part of the text:
-  // messages after a plain prompt, or those that the chat template refuses.
+  // The following throw UserError(bad_data) if the observation cannot be a part of the text:
+  // messages after a plain prompt, or messages that the chat template refuses.
 
-  // The tokens of the prompt and of what the environment says before the first turn, if it does.
+  // The tokens of the prompt and of the environment's observation after the reset, if any.
   std::vector<text::TokenId> open(Messages messages, const std::string& text);
   // The policy has written a turn; its text, without the token that ended it.
   std::string add_turn(std::span<const text::TokenId> ids, FinishReason reason);
-  // The tokens of what the environment says to the last turn, and of the next turn's opening:
-  // the template's text with the observation from after the token that ends the last turn there.
-  // Earlier turns may be rendered in another way than without the observation.
+  // The tokens of the observation after the last turn and of the next turn's opening: the text of
+  // the template with the observation, from after the token that ends the last turn. The template
+  // may render earlier turns differently with an observation after them.
   std::vector<text::TokenId> observe(Messages messages, const std::string& text);
-  // Whether `ids`, which end with the last turn's end token, are those that the template gives of
-  // the whole conversation. Also true where it cannot say: no template, or texts that it did not
+  // Whether the template renders the whole conversation to `ids`, which end with the last turn's
+  // end token. Also true if that is unknown: without a template, or with texts that it did not
   // render.
   bool is_rendered_alike(std::span<const text::TokenId> ids) const;
 

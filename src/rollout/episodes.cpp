@@ -173,8 +173,8 @@ std::optional<Move> Episodes::opened(uint64_t id, Episode& episode,
   return repeat_next(id, episode);
 }
 
-// Tells the environment of the next turn that a checkpoint has. Of an unfinished one there is
-// nothing to tell: the engine continues it.
+// Sends the environment the next turn of a checkpoint. An unfinished turn is not sent: the engine
+// continues it.
 std::optional<Move> Episodes::repeat_next(uint64_t id, Episode& episode) {
   const Samples& recorded = *episode.recorded;
   const auto& turns = recorded.turns.empty() ? std::vector<Turn>{} : recorded.turns.front();

@@ -1,5 +1,5 @@
-// The episodes of a replica on its first rank: what each has so far, and what the environment's
-// replies make of it. Knows no engine and no other rank: Generator carries out its moves.
+// The episodes of a replica on its first rank: their turns so far, and the next move after each
+// reply of the environment. Knows no engine and no other rank: Generator carries out its moves.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace trireme::rollout {
 
 // The next action of all ranks of a replica on a sequence.
 struct Move {
-  // submit: its first turn is written after `tokens`, the prompt. go_on: it is submitted with what
-  // a checkpoint has of it. resume: the next turn is written after `tokens`, an observation.
-  // finish: it is over. again: a checkpoint's part of it is dropped.
+  // submit: its first turn is written after `tokens`, the prompt. go_on: it is submitted with its
+  // part in a checkpoint. resume: the next turn is written after `tokens`, an observation.
+  // finish: it has ended. again: its part in a checkpoint is dropped.
   enum class Kind : int32_t { submit, go_on, resume, finish, again };
   uint64_t id = 0;
   Kind kind = Kind::finish;
@@ -30,7 +30,7 @@ struct Move {
   static constexpr auto fields = std::tuple{&Move::id, &Move::kind, &Move::tokens};
 };
 
-// What becomes a sample, beside what the engine wrote.
+// The parts of a sample that the engine does not have.
 struct SequenceParts {
   std::vector<int32_t> prompt;
   std::vector<std::pair<int64_t, int64_t>> ranges = {};  // of actions, in tokens of the sequence
@@ -56,24 +56,24 @@ class Episodes {
            environment::Environments& environments, int64_t limit)
       : tokenizer_(tokenizer), end_ids_(end_ids), environments_(environments), limit_(limit) {}
 
-  // The environment is asked for the begin of an episode. `recorded`: a checkpoint has a part of
-  // it; its turns are told to the environment once more, which must answer as before.
+  // Asks the environment to start an episode. `recorded`: its part in a checkpoint; the environment
+  // gets these turns again and must answer as before.
   void begin(uint64_t id, const data::PromptSet& prompts, int64_t row, uint64_t seed,
              std::optional<Samples> recorded);
-  // The policy has ended a turn: the environment is told.
+  // The policy has ended a turn: sends it to the environment.
   void turn(const generate::WrittenTurn& written);
   // The same by a limit; the engine has finished the sequence.
   void last_turn(generate::Result result);
-  // It is left, whether its answer is awaited or not.
+  // Abandons an episode, with or without a request in flight.
   void close(uint64_t id);
-  // Takes what has come from the environment; how many replies. Never waits.
+  // Takes the environment's replies that have arrived; returns their number. Never waits.
   int64_t poll();
   int64_t pending() const { return environments_.pending(); }
   bool has_moves() const { return !moves_.empty(); }
-  // What the replies make of their episodes, in the order of ids.
+  // The next moves of episodes that got a reply, in the order of ids.
   std::vector<Move> take_moves();
-  // A finished episode, which is forgotten. `result` comes from the engine, or is filled in where
-  // the engine has it no more.
+  // Removes and returns a finished episode. `result` comes from the engine, or is filled in here if
+  // the engine does not have it any more.
   SequenceParts take(uint64_t id, generate::Result& result);
   // An unfinished one; as above.
   SequenceParts standing(uint64_t id, generate::Result& result) const;

@@ -1,4 +1,4 @@
-// Episodes of a replica: what its ranks do together about the answers that the first one has.
+// Episodes of a replica: how its ranks act together on answers that only the first rank has.
 #include "torch/torch.hpp"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ void Generator::finish_episode(uint64_t id, std::vector<Finished>& out) {
   if (episodes_) out.push_back(finished(std::move(result), writing));
 }
 
-// Turns wait for the environment. One that a limit ended has left the engine.
+// Ends turns, which then wait for the environment. A turn that a limit ended has left the engine.
 void Generator::end_turns(generate::StepOutput& output) {
   for (const generate::WrittenTurn& turn : output.paused) {
     wait_for_answer(turn.request);

@@ -2,10 +2,10 @@
 // next one goes on.
 //
 // Beside OUTPUT.partial, which takes the answers as they finish, is OUTPUT.job: the task that they
-// answer. A run that finds both, with the same job, keeps the lines that are whole and adds
-// what is missing. When all are there OUTPUT.partial becomes OUTPUT, with a record as every output
-// of a tool (job_record.hpp). Draws depend on nothing but seed, prompt and sample, so an answer
-// that is written a second time is the same one, and nothing that is damaged has to be kept.
+// answer. A run that finds both, with the same job, keeps the complete lines and adds the missing
+// ones. With the last of them OUTPUT.partial becomes OUTPUT, with a record as every output of a
+// tool has (job_record.hpp). Draws depend on nothing but seed, prompt and sample, so an answer that
+// is written a second time is the same one, and a damaged line can be dropped.
 #pragma once
 
 #include <cstdint>

@@ -235,8 +235,8 @@ std::optional<learn::ModelStart> start_of_frozen(const driver::RunState& run,
   return start;
 }
 
-// What a checkpoint and its base have together, as an adapter is merged from: as model files have
-// it, fused weights whole.
+// The tensors of a checkpoint and its base together, from which an adapter is merged: as model
+// files have them, fused weights whole.
 class CheckpointWeights final : public model::WeightSource {
  public:
   CheckpointWeights(const model::ModelSpec& spec, ReadBlock read, std::string where)

@@ -30,8 +30,8 @@ inline void info(const std::string& message) { write(Level::info, message); }
 inline void warning(const std::string& message) { write(Level::warning, message); }
 inline void error(const std::string& message) { write(Level::error, message); }
 
-// For log.txt: on the console only where it is at debug. What a person who starts a run need not
-// read.
+// Details for log.txt that a person who starts a run need not read; on the console only at level
+// debug.
 void detail(const std::string& message);
 
 // The same, but not to the console, where it stands already.

@@ -13,8 +13,8 @@ namespace trireme::base {
 void tick() noexcept;
 uint64_t ticks_so_far() noexcept;
 
-// What the generators of this process have written since it started, for whoever says how far a
-// rollout is. Any thread.
+// Answers and tokens that the generators of this process have written since it started, for reports
+// of a rollout's progress. Any thread.
 struct Written {
   int64_t answers = 0;
   int64_t tokens = 0;

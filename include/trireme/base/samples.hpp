@@ -40,7 +40,7 @@ struct Turn {
   static constexpr auto fields = std::tuple{&Turn::end, &Turn::reward, &Turn::finish_reason};
 };
 
-// What an environment gave for an episode. The sum as a reward has it, rounded once.
+// The environment's reward for an episode: the sum over its turns, rounded once.
 float reward_of(const std::vector<Turn>& turns);
 
 // One sequence as it is generated or read. Action ranges are half-open and ascending; tokens

@@ -52,8 +52,8 @@ class Watchdog {
   // The most urgent wish of any rank, about a second after its look() said so; this rank's own
   // where there are no messages. Any thread.
   job::StopReason heard_wish() const;
-  // On rank 0: what all generators have written, as of the last life signs; elsewhere, and where
-  // there are no messages, what this rank's has. Any thread.
+  // On rank 0: the output of all generators, as of the last life signs. On other ranks, and where
+  // there are no messages: that of this rank's generator. Any thread.
   base::Written heard_written() const;
 
  private:

@@ -1,4 +1,4 @@
-// The state of a run: what an iteration changes beside models, and its text in a checkpoint.
+// The state of a run: everything but models that an iteration changes, and its checkpoint text.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct BestCheckpoint {
   bool operator==(const BestCheckpoint&) const = default;
 };
 
-// What the trainers carry from one iteration to the next beside the weights.
+// The trainers' state between two iterations, without the weights.
 struct TrainingState {
   int64_t actor_steps = 0;  // optimizer steps
   int64_t critic_steps = 0;

@@ -16,7 +16,7 @@
 
 namespace trireme::environment {
 
-// The begin of an episode.
+// The start of an episode.
 struct Reset {
   uint64_t episode = 0;  // unique among those that are open
   std::string prompt;
@@ -39,13 +39,13 @@ struct Step {
   FinishReason finish_reason = FinishReason::stop;
 };
 
-// What the environment makes of the reset or of a turn.
+// The environment's answer to a reset or to a turn.
 struct Reply {
   uint64_t episode = 0;
   int64_t turn = -1;  // that it answers; -1: the reset
-  // The observation: messages, or a text that is appended as it is. Of a reset it follows the
-  // prompt, and both may be empty: the prompt is all. Of a turn both are empty with done, and only
-  // then.
+  // The observation: messages, or a text that is appended as it is. After a reset it follows the
+  // prompt, and both may be empty. After a turn both are empty if and only if the episode is
+  // done.
   std::vector<text::Message> messages;
   std::string text;
   double reward = 0;  // of the turn; finite as a float; environment.broken_reward with an error
@@ -65,9 +65,9 @@ struct Counters {
   Counters& operator+=(const Counters& other);
 };
 
-// The programs of one generator rank. One thread; nothing here waits. Throws UserErrors as reward
-// plugins do, where environment.outage says so: unfit_environment for a program that is gone,
-// bad_data for answers that make no sense.
+// The programs of one generator rank. One thread uses it, and no call waits. Throws UserErrors like
+// reward plugins, if environment.outage says so: unfit_environment for a program that has ended,
+// bad_data for invalid answers.
 class Environments {
  public:
   // Starts the programs: before any device is touched. Messages of the programs go to
@@ -77,10 +77,10 @@ class Environments {
 
   virtual void reset(const Reset& reset);
   virtual void step(const Step& step);  // of an episode whose last reply is there and not done
-  // An episode that its caller leaves, whether its answer is awaited or not; its id is free again.
+  // Abandons an episode, with or without a request in flight; its id may be used again.
   virtual void close(uint64_t episode);
-  // Sends and receives what it can, looks after processes that are late or gone; the replies that
-  // are there, in the order in which they came.
+  // Sends and receives without waiting, and restarts processes that are late or have ended. Returns
+  // the new replies in the order of arrival.
   virtual std::vector<Reply> poll();
   virtual int64_t pending() const;  // episodes whose answer is awaited
   Counters take_counters();         // of the time since the last call
@@ -96,7 +96,7 @@ class Environments {
 // Compiles environment.tool_pattern. Throws UserError(configuration). Local.
 void check_environment(const config::Options& options);
 // Starts the program once and plays the first record of every data file up to an empty turn, within
-// environment.timeout; a line for each says what it answered. Local. Throws the UserErrors of a
+// environment.timeout. Returns a line with the answer to each. Local. Throws the UserErrors of a
 // run.
 std::vector<std::string> try_environment(const config::Options& options,
                                          std::span<const data::PromptSet* const> sets);

@@ -1,5 +1,5 @@
-// The memory ledger at work: before any weight is read, all ranks compare what they will need with
-// what is free; afterwards the plan stands beside the measured figures.
+// Uses the memory ledger: before any weight is read, all ranks compare the planned memory with the
+// free memory; after the run a table has planned and measured figures side by side.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,7 +17,7 @@ namespace trireme::model {
 
 struct ModelSpec;
 
-// What is adapted, and how: the deck's [actor.lora], or an adapter_config.json.
+// The settings of an adapter: the deck's [actor.lora], or an adapter_config.json.
 struct Adapter {
   int64_t rank = 0;
   double alpha = 0;

@@ -68,7 +68,7 @@ AdaptedModel open_adapted(const std::filesystem::path& model, const std::filesys
 // The model that an adapter's folder merges to; `base`: base_folder(), or another place of it.
 ModelFolder open_merged(const std::filesystem::path& folder, const std::filesystem::path& base);
 
-// An export's tensors: what is trained, under the names that peft gives it; and its config.
+// Name of a trained tensor in an export, as peft has it; and the export's config.
 std::string exported_adapter_name(const Parameter& parameter);
 std::string adapter_config_json(const ModelSpec& spec);
 

@@ -44,7 +44,7 @@ struct Norm {
 struct Spread {
   Value value;
 };
-// out = in weight^T + bias. What an adapter adds to it is other operations
+// out = in weight^T + bias. An adapter's term is computed by operations of its own
 // (model/adapter.hpp).
 struct Linear {
   Value in, out;

@@ -54,8 +54,8 @@ struct StoredTensor {
   int64_t first_row = 0;
 };
 
-// What a parameter is to the module of its role. Those of an adapter have the role of the weight
-// that they adapt, marked: adapter_role(Role::q, Part::lora_a). Legend: r rank.
+// The part that a parameter plays in the module of its role. An adapter's parameters have the role
+// of the adapted weight, marked: adapter_role(Role::q, Part::lora_a). Legend: r rank.
 enum class Part : uint8_t {
   base,
   lora_a,  // [r, inputs]

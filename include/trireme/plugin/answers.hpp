@@ -1,4 +1,4 @@
-// What the answers of all programs have: the number of their request, numbers, metrics.
+// The common fields of all programs' answers: the number of the request, numbers, metrics.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace trireme::plugin {
 std::string excerpt(std::string_view line, size_t bytes = 200);
 
 // The number in an answer's "id", a text or a whole number. `who`: the program, for messages.
-// Throws UserError(bad_data) for an answer without an id or with something else there; nullopt:
-// this is no number that a request could have.
+// Throws UserError(bad_data) for an answer without an id or with another type of id; nullopt: no
+// request can have this number.
 std::optional<uint64_t> id_of(const nlohmann::json& answer, std::string_view line,
                               const std::string& who);
 // The digits after "id" in a line that cannot be read.
@@ -25,13 +25,13 @@ std::optional<uint64_t> id_near(std::string_view line);
 // A number that is finite as a float.
 bool is_finite(const nlohmann::json& value);
 
-// "metrics" of answers: numbers by name; true and false count as 1 and 0, null as left out.
+// "metrics" of answers: numbers by name; true and false count as 1 and 0, null as absent.
 class MetricReader {
  public:
   // `who`: the program, for messages.
   explicit MetricReader(std::string who) : who_(std::move(who)) {}
-  // None where the answer has none. Throws UserError(bad_data) for other things than finite
-  // numbers, names that are not possible, and more names in all answers so far than a run can log.
+  // Empty if the answer has none. Throws UserError(bad_data) for values that are not finite
+  // numbers, for invalid names, and for more names in all answers so far than a run can log.
   std::map<std::string, float> read(const nlohmann::json& answer, const std::string& where,
                                     std::string_view line);
 

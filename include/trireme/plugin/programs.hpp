@@ -1,11 +1,11 @@
-// Programs of the user's beside a rank: they get requests and give answers, a line each, on their
-// standard streams, in any order. A process that has requests and gives no answer for the timeout
-// is late; the time in which this rank does not call poll() does not count. After a crash, or when
-// it is late, a process is started again and asked for the rest; when it has failed too often for
-// a request, the deck's outage says whether that ends the run, is waited for, or the request is
-// given up. Lines that are no answers (marked "stdout: ") and the processes' stderr go to a log
-// file, whose last lines are part of the errors. Processes, and what they start in their process
-// groups, are killed when this process ends in whatever way.
+// The user's programs next to a rank: they read requests and write answers on their standard
+// streams, a line each, in any order. A process with requests that gives no answer for the timeout
+// is late; time in which this rank does not call poll() does not count. After a crash, or if it is
+// late, a process is restarted and gets the remaining requests. After too many failures of one
+// request the deck's outage decides: end the run, wait, or give the request up. Lines that are not
+// answers (marked "stdout: ") and the processes' stderr go to a log file; errors quote its last
+// lines. Processes, and the processes that they start in their process groups, are killed when this
+// process ends, however it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@
 
 namespace trireme::plugin {
 
-// How a program is started, and what it is called in messages.
+// The command of a program, and its name in messages.
 struct Program {
   std::string kind;     // "reward plugin", "environment"
   std::string name;     // among those of its kind; may be empty
@@ -34,7 +34,7 @@ struct Program {
   std::string who() const { return name.empty() ? kind : kind + " " + name; }
 };
 
-// After an answer that makes no sense: an error (bad_data) ends the run, or counts as a failure of
+// After an invalid answer: an error (bad_data) ends the run, or the answer counts as a failure of
 // its process.
 enum class Nonsense { ends_run, is_failure };
 
@@ -44,26 +44,26 @@ struct Rules {
   int64_t retries = 3;  // of each request
   config::PluginOutage outage = config::PluginOutage::stop;
   Nonsense nonsense = Nonsense::ends_run;
-  // That every answer has; while nothing is asked it is an error. Empty: numbers of requests are
-  // used once, so that take() finds such answers.
+  // A text in every answer; without a request in flight such a line is an error. Empty: each number
+  // is used for one request only, and take() recognises late answers.
   std::string answer_mark;
   std::filesystem::path log_file;  // empty: kept for errors only
 };
 
-// Who asks: the requests by number, and what the lines of the programs mean.
+// The owner of the requests: knows them by number and reads the programs' lines.
 class Requests {
  public:
   virtual ~Requests() = default;
-  // Takes a line: the request that it answers; nullopt: it is no answer. Throws UserError(bad_data)
-  // for answers that make no sense.
+  // Takes a line. Returns the request that it answers; nullopt: it is not an answer. Throws
+  // UserError(bad_data) for invalid answers.
   virtual std::optional<uint64_t> take(std::string_view line) = 0;
   virtual std::string where(uint64_t id) const = 0;  // a request in words
-  // The process that was asked has failed: how often that was so for this request; 0: it is not
-  // needed any more.
+  // The process of this request has failed. Returns the number of failures of the request; 0: it is
+  // not needed any more.
   virtual int64_t count_failure(uint64_t id) = 0;
-  // A request that has failed too often, with the outage `skip`; `why`, in words.
+  // Gives a request up that has failed too often (outage `skip`); `why`: the reason in words.
   virtual void give_up(uint64_t id, const std::string& why) = 0;
-  // Asks `process`, which is new, again for what `id` was to bring.
+  // Sends the request `id` again, to `process`, which is new.
   virtual void ask_again(size_t process, uint64_t id) = 0;
 };
 
@@ -85,16 +85,16 @@ class Programs {
   Programs& operator=(const Programs&) = delete;
 
   size_t size() const { return processes_.size(); }
-  // The one with the fewest unanswered requests; those that wait for a new start come last.
+  // The process with the fewest unanswered requests; one that waits for a restart comes last.
   size_t least_busy() const;
   void ask(size_t process, uint64_t id, std::string_view line);
-  // A line without an answer; dropped where the process does not run.
+  // Sends a line that has no answer; dropped if the process does not run.
   void tell(size_t process, std::string_view line);
-  // Sends and receives what it can, and looks after processes that are late or gone. Does not wait.
+  // Sends and receives without waiting, and restarts processes that are late or have ended.
   // Throws UserErrors: bad_data, unfit_environment.
   void poll();
 
-  // Processes that have been in this place before the present or next one: what they knew is gone.
+  // Number of earlier processes in this place; a new process knows nothing that they knew.
   int64_t life(size_t process) const;
   std::optional<pid_t> pid(size_t process) const;  // nullopt: it does not run
   Counters take_counters();                        // of the time since the last call

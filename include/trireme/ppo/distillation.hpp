@@ -27,9 +27,9 @@ TopTokens top_tokens(const at::Tensor& logits, const config::DistillOptions& opt
 at::Tensor top_tokens_loss(const at::Tensor& student_logits, const TopTokens& teacher,
                            const config::DistillOptions& options);
 
-// F45: what a teacher adds to the advantages, coef times the sum of its log-prob minus the
-// student's over this and all later columns of the sequence, those with mask 0 counting as steps of
-// the discount. f32 [T], no gradient.
+// F45: the teacher's addition to the advantages: coef times the sum over this and all later columns
+// of the sequence of its log-prob minus the student's. Columns with mask 0 count as steps of the
+// discount. f32 [T], no gradient.
 at::Tensor teacher_advantages(const at::Tensor& student_log_probs,
                               const at::Tensor& teacher_log_probs, const at::Tensor& mask,
                               const Segments& segments, const config::DistillOptions& options);

@@ -35,7 +35,7 @@ struct IterationMetrics {
 
   std::map<std::string, double>
       plugins;  // what reward plugins did: sums over ranks, wait_seconds the most
-  std::map<std::string, double> environment;  // what it did, and what became of episodes: sums
+  std::map<std::string, double> environment;  // its work, and how episodes ended: sums
 
   void set(const std::string& name, double value);
   double get(const std::string& name) const;  // NaN when absent

@@ -17,7 +17,7 @@
 
 namespace trireme::report {
 
-// What a sink is told of the run.
+// Facts about the run that a sink gets.
 struct SinkFacts {
   std::filesystem::path run;  // its folder
   std::string name, command;

@@ -1,6 +1,6 @@
-// What is going on inside an iteration, for people who wait: on a terminal a line that is
-// overwritten each second, elsewhere (a batch job, or under a launcher, which takes the terminal
-// away) a line of the log after 15 s, 30 s, 1 min and so on, at most every 5 min.
+// Shows the progress inside an iteration to people who wait: on a terminal as a line that is
+// overwritten each second; elsewhere (in a batch job, or under a launcher that takes the terminal
+// away) as a line of the log after 15 s, 30 s, 1 min and so on, at most every 5 min.
 #pragma once
 
 #include <condition_variable>
@@ -28,8 +28,8 @@ std::string to_text(const IterationProgress& progress);
 
 class ProgressLines {
  public:
-  // On the rank that talks. `written`: what all generators have written since the start; called by
-  // a thread of this object.
+  // On the rank that prints. `written` returns the output of all generators since the start; a
+  // thread of this object calls it.
   explicit ProgressLines(std::function<base::Written()> written);
   ProgressLines(const ProgressLines&) = delete;
   ~ProgressLines();

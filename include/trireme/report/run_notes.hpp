@@ -1,4 +1,4 @@
-// What the numbers of a run say that a person should know, in sentences.
+// Notes on the numbers of a run that a person should read, in sentences.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ class RunOutput {
     std::string host;
   };
   // Collective over world: clocks are compared. `trace_file`: in `folder`; empty: no trace.
-  // `written`: what all generators have written; on rank 0, by another thread.
+  // `written` returns the output of all generators; another thread of rank 0 calls it.
   RunOutput(const comm::CommView& world, Rank rank, std::filesystem::path folder,
             std::string trace_file, trace::RolesRun roles_run,
             std::function<base::Written()> written);

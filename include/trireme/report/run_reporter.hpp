@@ -1,5 +1,5 @@
-// What a run says of itself while it runs and at its end: status.json, report.html and the sinks of
-// its metrics.
+// Reports of a run, while it runs and at its end: status.json, report.html and the sinks of its
+// metrics.
 #pragma once
 
 #include <filesystem>

@@ -37,7 +37,7 @@ struct Request {
   int64_t prompt_len = 0;    // tokens of the prompt
   bool encoded = false;      // the ids were made of the texts; false: the policy wrote them
   std::string where;         // "file:line" of its prompt; empty: not from a file
-  // Of an episode: what the environment gave for its turns, and the tokens of the policy's turns.
+  // Of an episode: the environment's rewards for its turns, and the tokens of the policy's turns.
   float turn_rewards = 0;
   std::optional<int64_t> turn_tokens = {};
 };

@@ -14,7 +14,7 @@ namespace trireme::rollout {
 void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots,
                             report::IterationMetrics& metrics);
 
-// metrics.environment: what the programs did and what became of episodes, sums over the replicas.
+// metrics.environment: the programs' work and how episodes ended, sums over the replicas.
 // Collective over world.
 void add_environment_metrics(const comm::CommView& world, const EnvironmentWork& mine,
                              report::IterationMetrics& metrics);

@@ -121,9 +121,9 @@ class Generator {
   // The same of sequences that a generator has written a part of, as standing() gave them.
   void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number,
              const SamplingPlan& plan);
-  // One token of each running sequence, and accepted guesses after it; before that, what the
-  // environment has answered. What is finished, on the replica's first rank. Collective over the
-  // replica.
+  // Takes the environment's answers, then decodes one token of each running sequence and the
+  // accepted guesses after it. Returns the finished ones, on the replica's first rank. Collective
+  // over the replica.
   std::vector<Finished> step();
   // Takes what the environment has answered; how many answers. A source of progress. Local.
   int64_t poll_environment();
@@ -179,7 +179,7 @@ class Generator {
   bool steps_have_all_answers() const;
   // Whether the replica's next step depends on answers; the same on all its ranks.
   bool depends_on_answers() const;
-  // Moves of episodes; what is finished, on the first rank. Collective over the replica.
+  // Moves of episodes; returns the finished ones, on the first rank. Collective over the replica.
   std::vector<Finished> carry_out_moves();
   void submit_episode(const Move& move, Writing& writing);
   void finish_episode(uint64_t id, std::vector<Finished>& finished);
