@@ -12,6 +12,7 @@
 #include "torch_backend.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/config/options.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::generate {
@@ -371,6 +372,23 @@ BackendKind backend_kind(config::GenerateBackend backend) {
     case config::GenerateBackend::torch: return BackendKind::torch;
   }
   throw InternalError("unknown generation backend");
+}
+
+EngineOptions engine_options(const config::GenerateOptions& options, int threads,
+                             const std::vector<int>& cpus) {
+  EngineOptions engine;
+  engine.page_size = options.page_size;
+  engine.prefill_chunk_tokens = options.max_batch_tokens;
+  engine.threads = threads;
+  engine.cpus = cpus;
+  engine.prefix_sharing = options.prefix_sharing;
+  engine.backend = backend_kind(options.backend);
+  engine.fused_operators = options.fused_operators;
+  engine.paged_attention = options.paged_attention;
+  engine.graphs = options.graphs;
+  engine.shared_sums = options.shared_sums;
+  engine.speculation_tokens = options.speculation_tokens;
+  return engine;
 }
 
 }  // namespace trireme::generate

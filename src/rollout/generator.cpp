@@ -26,20 +26,10 @@ namespace {
 generate::EngineOptions engine_options(const config::Options& options, const comm::Roles& roles,
                                        const model::ModelSpec& spec,
                                        const machine::Threads& threads, int64_t kv_memory) {
-  generate::EngineOptions engine;
-  engine.page_size = options.generate.page_size;
+  generate::EngineOptions engine =
+      generate::engine_options(options.generate, threads.count, threads.cpus);
   engine.max_batch = options.generate.max_batch;
-  engine.prefill_chunk_tokens = options.generate.max_batch_tokens;
-  engine.threads = threads.count;
-  engine.cpus = threads.cpus;
-  engine.prefix_sharing = options.generate.prefix_sharing;
-  engine.fused_operators = options.generate.fused_operators;
-  engine.paged_attention = options.generate.paged_attention;
-  engine.graphs = options.generate.graphs;
-  engine.shared_sums = options.generate.shared_sums;
-  engine.speculation_tokens = options.generate.speculation_tokens;
   engine.keep_old_keys = options.train.partial_rollout_kv == config::PartialRolloutKv::keep;
-  engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
       plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
                            config::bytes_per_element(options.model.compute()),

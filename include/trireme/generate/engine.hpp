@@ -20,6 +20,10 @@
 #include "trireme/generate/weights.hpp"
 #include "trireme/model/spec.hpp"
 
+namespace trireme::config {
+struct GenerateOptions;
+}
+
 namespace trireme::generate {
 
 enum class BackendKind : uint8_t {
@@ -111,6 +115,10 @@ struct StepOutput {
 
 // The backend that the deck's generate.backend means here.
 BackendKind backend_kind(config::GenerateBackend backend);
+// What the deck's [generate] section says about any engine; kv_bytes, max_batch and keep_old_keys
+// are the caller's.
+EngineOptions engine_options(const config::GenerateOptions& options, int threads,
+                             const std::vector<int>& cpus);
 
 class Engine {
  public:
