@@ -43,7 +43,7 @@ constexpr std::array conduct{"run.",
                              "train.shard_group",
                              "train.node_weights",
                              "train.reduce_once"};
-constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens"};
+constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens", "max_batch"};
 
 KeyKind kind_of(std::string_view key) {
   if (key == "run.seed" || key == "generate.weights") return KeyKind::meaning;

@@ -34,6 +34,8 @@ inline constexpr std::string_view local_model = "a local folder: nothing is down
 inline constexpr std::string_view one_reward_model = "a [[reward.source]] with kind = \"model\"";
 inline constexpr std::string_view plugin =
     "write it as a plugin (docs/user/run.md): a [[reward.source]] with kind = \"plugin\"";
+inline constexpr std::string_view judge =
+    "a generative reward model (docs/user/judges.md): a [[reward.source]] with kind = \"judge\"";
 inline constexpr std::string_view no_experts = "mixtures of experts are not built";
 inline constexpr std::string_view episodes =
     "episodes of several turns: a program of yours in [environment]";

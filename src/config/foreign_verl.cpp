@@ -11,6 +11,7 @@ using notes::by_tokens;
 using notes::episodes;
 using notes::every_line;
 using notes::in_max_len;
+using notes::judge;
 using notes::local_file;
 using notes::local_model;
 using notes::no_context;
@@ -128,6 +129,8 @@ constexpr ForeignName of_verl[] = {
     {"reward_model.enable", "", "", "a [[reward.source]] with kind = \"model\" is one"},
     {"reward_model.model.path", "reward.source.path", "", one_reward_model},
     {"reward_model.reward_manager", "", "", plugin},
+    {"reward_model.rollout.name", "", "", judge},
+    {"reward_model.rollout.response_length", "", "", judge},
     {"reward_model.micro_batch_size_per_gpu", "", "", by_tokens},
     {"reward_model.overlong_buffer.len", "reward.overlong_buffer_len"},
     {"reward_model.overlong_buffer.penalty_factor", "reward.overlong_penalty_factor"},

@@ -56,12 +56,63 @@ void add_rule_keys(KeyList<RewardSource>& keys) {
       .range(-1e9, 1e9);
 }
 
+void add_plugin_keys(KeyList<RewardSource>& keys) {
+  keys.add(KEY(command),
+           "plugin: the program and its arguments, started on each reward rank without a shell.");
+  keys.add(KEY(processes),
+           "plugin: how many of them on each reward rank; a request goes to the one with the "
+           "fewest unanswered.")
+      .range(1, 1024);
+  keys.add(KEY(timeout),
+           "plugin: longest time that a process may have requests and give no answer, from the "
+           "first of them and from each answer on; also for the trial of --dry-run.")
+      .above(0);
+  keys.add(KEY(whole_groups),
+           "plugin: a request has all answers to a prompt (`group`), and its answer a reward for "
+           "each (`rewards`).");
+}
+
+void add_judge_keys(KeyList<RewardSource>& keys) {
+  keys.add(KEY(prompt_template),
+           "judge: what it is asked, a Jinja template over prompt, messages, response, label, "
+           "extra and finish_reason; the judge's own chat template renders it as the user's turn.");
+  keys.add(KEY(system), "judge: text of a system turn before it; empty: none.");
+  keys.add(KEY(chat_template_kwargs),
+           "judge: JSON object of variables for its chat template, such as "
+           "'{\"enable_thinking\": false}'.");
+  keys.add(KEY(score_pattern),
+           "judge: regular expression (PCRE2) that finds the score in what it writes: its first "
+           "group, or the whole match.");
+  keys.add(KEY(score_match), "judge: which match counts.");
+  keys.add(KEY(score_words),
+           "judge: numbers of words that the pattern finds, each \"WORD=NUMBER\" (letters' case "
+           "does not count); what is not among them must be a number.");
+  keys.add(KEY(score_range),
+           "judge: lowest and highest score, which become rewards 0 and 1; a number outside is no "
+           "score. none: the score is the reward.")
+      .ordered();
+  keys.add(KEY(no_score),
+           "judge: reward of an answer for which no vote has a score; votes without one do not "
+           "count beside others.")
+      .range(-1e9, 1e9);
+  keys.add(KEY(votes), "judge: how often it judges each answer.").range(1, 256);
+  keys.add(KEY(vote_rule),
+           "judge: reward of several votes: their mean, their median, or the most frequent one (on "
+           "a tie the mean of those).");
+  keys.add(KEY(temperature), "judge: of its sampling; 0: the likeliest token each time.")
+      .range(0, 100);
+  keys.add(KEY(max_new_tokens), "judge: longest text it writes, in tokens.").range(1, 1 << 24);
+  keys.add(KEY(max_batch),
+           "judge: sequences that it writes together, on each reward rank; there is a KV cache for "
+           "so many of max_len tokens.")
+      .range(1, 1 << 16);
+}
+
 KeyList<RewardSource> make_source_keys() {
   KeyList<RewardSource> keys;
   keys.add(KEY(kind),
            "rule: a comparison with the label; model: a reward model; plugin: a program of yours "
-           "that reads and writes JSON "
-           "lines.")
+           "that reads and writes JSON lines; judge: a language model that is asked for a score.")
       .departs(
           "OpenRLHF: one reward model (reward.model_name_or_path) or one function or server "
           "(reward.remote_url); here a weighted "
@@ -74,23 +125,17 @@ KeyList<RewardSource> make_source_keys() {
       .range(-1e9, 1e9);
   add_rule_keys(keys);
   keys.add(KEY(path),
-           "model: folder of the reward model (...ForSequenceClassification with one label).");
-  keys.add(
-          KEY(max_len),
-          "model: longest sequence it reads, longer ones lose their first tokens; 0: data.max_len.")
+           "model: folder of the reward model (...ForSequenceClassification with one label); "
+           "judge: folder of a language model.");
+  keys.add(KEY(max_len),
+           "model: longest sequence it reads, longer ones lose their first tokens; 0: "
+           "data.max_len. judge: longest prompt and text, an answer whose prompt is too long has "
+           "no score; 0: twice data.max_len, or the judge's positions.")
       .at_least(0);
   keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.")
       .at_least(0);
-  keys.add(KEY(command),
-           "plugin: the program and its arguments, started on each reward rank without a shell.");
-  keys.add(KEY(processes),
-           "plugin: how many of them on each reward rank; a request goes to the one with the "
-           "fewest unanswered.")
-      .range(1, 1024);
-  keys.add(KEY(timeout),
-           "plugin: longest time that a process may have requests and give no answer, from the "
-           "first of them and from each answer on; also for the trial of --dry-run.")
-      .above(0);
+  add_plugin_keys(keys);
+  add_judge_keys(keys);
   return keys;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 
 #include "trireme/config/importance_correction.hpp"
 #include "trireme/config/models_of.hpp"
@@ -7,14 +8,48 @@
 
 namespace trireme::config {
 
-bool Options::has_plugins() const {
-  return std::any_of(reward.source.begin(), reward.source.end(),
-                     [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
+namespace {
+
+bool has_source(const Options& options, RewardKind kind) {
+  return std::any_of(options.reward.source.begin(), options.reward.source.end(),
+                     [kind](const RewardSource& source) { return source.kind == kind; });
+}
+
+}  // namespace
+
+bool Options::has_plugins() const { return has_source(*this, RewardKind::plugin); }
+bool Options::has_judges() const { return has_source(*this, RewardKind::judge); }
+
+bool needs_whole_groups(const Options& options) {
+  return std::ranges::any_of(options.reward.source, &RewardSource::whole_groups);
 }
 
 std::string source_name(const RewardSource& source, size_t index) {
   if (!source.name.empty()) return source.name;
   return std::string(to_string(source.kind)) + std::to_string(index);
+}
+
+int64_t judge_max_len(const RewardSource& judge, const Options& options) {
+  return judge.max_len > 0 ? judge.max_len : 2 * options.max_len();
+}
+
+std::vector<JudgeModel> judge_models(const Options& options) {
+  const auto folder = [](const std::string& path) {
+    return (std::filesystem::path(path) / "").lexically_normal();
+  };
+  std::vector<JudgeModel> models;
+  for (size_t i = 0; i < options.reward.source.size(); ++i) {
+    const RewardSource& source = options.reward.source[i];
+    if (source.kind != RewardKind::judge) continue;
+    auto model = std::find_if(models.begin(), models.end(), [&](const JudgeModel& one) {
+      return folder(one.path) == folder(source.path);
+    });
+    if (model == models.end()) model = models.insert(model, JudgeModel{.path = source.path});
+    model->sources.push_back(i);
+    model->max_batch = std::max(model->max_batch, source.max_batch);
+    model->max_len = std::max(model->max_len, judge_max_len(source, options));
+  }
+  return models;
 }
 
 std::string source_name_problem(std::string_view name) {

@@ -66,7 +66,6 @@ class Checks {
   void ppo_algorithm();
   void ppo_reward();
   void reward_source(size_t index, const RewardSource& source);
-  void foreign_keys(const std::string& at, const RewardSource& source);
   void ppo_correction();
   void ppo_pretraining();
   void preference();
@@ -326,8 +325,9 @@ void Checks::ppo_reward() {
             " is longer than rollout.max_new_tokens ", o_.rollout.max_new_tokens);
   refuse_if(reward.outage != RewardOptions{}.outage && !o_.has_plugins(), "reward.outage = \"",
             to_string(reward.outage),
-            "\" without a [[reward.source]] of kind = \"plugin\" (rules and models always answer): "
-            "remove it");
+            "\" without a [[reward.source]] of kind = \"plugin\" (rules, models and judges always "
+            "answer): remove it");
+  add(vote_mistakes(o_));
   std::set<std::string> names;
   for (size_t i = 0; i < reward.source.size(); ++i) {
     reward_source(i, reward.source[i]);
@@ -341,12 +341,15 @@ void Checks::ppo_reward() {
 
 void Checks::reward_source(size_t index, const RewardSource& source) {
   const std::string at = base::text("reward.source.", index, ".");
-  foreign_keys(at, source);
+  add(keys_of_other_kinds(at, source));
   require(source.kind != RewardKind::model || !source.path.empty(), at,
           "path is missing (kind = \"model\" needs the reward model's folder)");
+  require(source.kind != RewardKind::judge || !source.path.empty(), at,
+          "path is missing (kind = \"judge\" needs the folder of a language model)");
   require(source.kind != RewardKind::plugin || !source.command.empty(), at,
           "command is missing (kind = \"plugin\" needs the program to start)");
   add(command_mistakes(at + "command", source.command));
+  if (source.kind == RewardKind::judge) add(judge_mistakes(at, source));
   if (source.kind != RewardKind::rule) return;
   refuse_if(
       !source.label_key.empty() &&
@@ -366,22 +369,6 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
       source.rule == Rule::none && source.format_weight == 0 && source.length_weight == 0;
   refuse_if(always_0 && o_.algo.distill.coef == 0, at,
             "rule = \"none\" with neither format nor length (the reward would always be 0)");
-}
-
-// A key of another kind would be ignored silently.
-void Checks::foreign_keys(const std::string& at, const RewardSource& source) {
-  static const std::set<std::string, std::less<>> common{"kind", "name", "weight"};
-  static const std::set<std::string, std::less<>> of_model{"path", "max_len", "batch_tokens"};
-  static const std::set<std::string, std::less<>> of_plugin{"command", "timeout", "processes"};
-  const RewardSource initial;
-  for (const auto& key : source_keys()) {
-    if (common.contains(key.name()) || key.dump(source) == key.dump(initial)) continue;
-    const RewardKind owner = of_model.contains(key.name())    ? RewardKind::model
-                             : of_plugin.contains(key.name()) ? RewardKind::plugin
-                                                              : RewardKind::rule;
-    refuse_if(owner != source.kind, at, key.name(), " is for kind = \"", to_string(owner),
-              "\", this source has kind = \"", to_string(source.kind), "\"");
-  }
 }
 
 void Checks::preference() {

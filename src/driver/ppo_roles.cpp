@@ -49,7 +49,8 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
       {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0},
       run.device);
   if (roles.reward) {
-    scorer->make_sources();
+    scorer->make_sources(generate::engine_options(options.generate, run.threads.reward.count,
+                                                  run.threads.reward.cpus));
     if (config::has_reference_model(options, run.command)) {
       const learn::ModelStart reference = learn::reference_start(options, actor_start);
       scorer->add_reference(reference.spec, reference.reader());
@@ -106,7 +107,8 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as
                               // training makes them
   if (generator) {
-    generator->start(machine::free_memory(run.device) /
+    const int64_t judges = scorer ? scorer->judge_cache_bytes() : 0;  // taken when they write
+    generator->start(std::max<int64_t>(0, machine::free_memory(run.device) - judges) /
                      std::max<int64_t>(1, machine::count_here(here, roles.map.generator)));
     if (roles.world.rank() == roles.map.generator.front()) {
       for (const auto& line : generator->describe()) log::detail("generator: " + line);
@@ -190,6 +192,7 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
     metrics.set("healed_syncs", static_cast<double>(healed));
   add_sync_metrics(last_sync_, metrics);
   if (run.options.has_plugins()) reward::add_plugin_metrics(run.roles.world, scorer.get(), metrics);
+  if (run.options.has_judges()) reward::add_judge_metrics(run.roles.world, scorer.get(), metrics);
   if (run.options.environment.wanted()) {
     rollout::add_environment_metrics(
         run.roles.world,

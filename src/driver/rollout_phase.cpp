@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/step_plan.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -101,7 +102,8 @@ int RolloutPhase::scorer_of(uint64_t id, const Batch& batch) const {
   const auto& scorers = run_.roles.map.reward;
   const int64_t prompt =
       std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
-  const int64_t place = prompt * batch.n + sample_of(id);
+  const int64_t place =
+      config::needs_whole_groups(run_.options) ? prompt : prompt * batch.n + sample_of(id);
   return scorers[static_cast<size_t>(place) % scorers.size()];
 }
 
@@ -127,7 +129,7 @@ int64_t RolloutPhase::accept(Written written) {
   } else if (written.left) {
     batch->whole = false;
   } else {
-    roles_.scorer->ask(written.samples, *batch->prompts, batch->iteration);
+    roles_.scorer->ask(written.samples, *batch->prompts, batch->iteration, batch->n);
     batch->samples.append(written.samples);
     return written.samples.size();
   }

@@ -82,7 +82,7 @@ Inputs common_inputs(const config::Options& options, config::Command command,
   }
   for (size_t i = 0; command == config::Command::ppo && i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
-    if (source.kind != config::RewardKind::model) continue;
+    if (source.path.empty()) continue;  // it has no model
     add_weights(inputs, base::text("reward.source.", i, ".path"), source.path);
     add_description(inputs, base::text("reward.source.", i, ".path"), source.path);
     add_reading(inputs, base::text("reward.source.", i, ".path"), source.path);

@@ -5,6 +5,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/config/model_folders.hpp"
 #include "trireme/config/models_of.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/trained_head.hpp"
@@ -16,6 +17,11 @@ namespace fs = std::filesystem;
 
 bool is_model(const config::RewardSource& source) {
   return source.kind == config::RewardKind::model;
+}
+
+std::vector<config::JudgeModel> judges_of(const config::Options& options, config::Command command) {
+  if (command != config::Command::ppo) return {};
+  return config::judge_models(options);
 }
 
 bool has_critic(const config::Options& options, config::Command command) {
@@ -65,6 +71,7 @@ class ShapesToPlan {
     return stand_in("plan.model", options_.plan.model);
   }
 
+  // A reward model or a judge.
   config::ModelShape reward_model(size_t index, const std::string& path,
                                   const config::ModelShape& actor) const {
     if (is_here(path)) return model::shape_with_weights(path);
@@ -112,6 +119,8 @@ ModelShapes shapes_of(const config::Options& options, config::Command command,
     if (command == config::Command::ppo && is_model(source))
       out.reward_models.push_back(model::shape_with_weights(source.path));
   }
+  for (const auto& judge : judges_of(options, command))
+    out.judges.push_back(model::shape_with_weights(judge.path));
   if (has_critic(options, command)) out.critic = critic.value_or(actor);
   if (config::has_reference_model(options, command)) {
     const std::string& path = options.reference.path;
@@ -130,6 +139,8 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
     if (is_model(options.reward.source[i]))
       out.reward_models.push_back(find.reward_model(i, options.reward.source[i].path, out.actor));
   }
+  for (const auto& judge : judges_of(options, command))
+    out.judges.push_back(find.reward_model(judge.sources.front(), judge.path, out.actor));
   if (has_critic(options, command)) {
     const bool own = !options.critic.path.empty(), judged = !out.reward_models.empty();
     const bool trained = !critic.empty() && critic == options.model.path;
@@ -162,6 +173,10 @@ plan::JobModels job_models(const config::Options& options, config::Command comma
   }
   for (const auto& shape : shapes.reward_models)
     out.reward_models.push_back(layout_of(model::describe(shape, model::HeadKind::score)));
+  for (const auto& shape : shapes.judges) {
+    const model::ModelSpec spec = model::describe(shape, model::HeadKind::language);
+    out.judges.push_back({layout_of(spec), model::tensor_parallel_layout(spec, 1)});
+  }
   if (shapes.reference)
     out.reference = layout_of(model::describe(*shapes.reference, model::HeadKind::language));
   return out;

@@ -113,11 +113,11 @@ void GenerationStep::take_slices(const ModelLayout& model, const base::ShardLayo
 
 // A step reads prompts of max_batch_tokens in all, one of which may have been begun before; where
 // prompts share pages, few tokens of each may be left.
-void GenerationStep::take_work(const config::Options& options, int64_t sequences,
+void GenerationStep::take_work(const config::Options& options, int64_t sequences, int64_t max_batch,
                                bool own_kernels) {
   const auto& o = options.generate;
-  running = std::min(sequences, o.max_batch);
-  rows = std::min(sequences * longest, o.max_batch_tokens + o.max_batch);
+  running = std::min(sequences, max_batch);
+  rows = std::min(sequences * longest, o.max_batch_tokens + max_batch);
   fused = own_kernels && o.fused_operators;
   in_place = own_kernels && o.paged_attention;
   graphs = in_place && o.graphs;
@@ -146,16 +146,22 @@ GenerationBytes generation_bytes(const GenerationStep& s) {
   return out;
 }
 
-void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet caches) {
-  const PhaseSet rollout = phase_bit(Phase::rollout),
-                 later = every_phase & ~phase_bit(Phase::start);
+int64_t host_step_bytes(const config::ModelShape& shape, int degree, int64_t rows, int64_t draws,
+                        int64_t element_bytes, int64_t logit_bytes) {
+  const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
+  return element_bytes * rows * columns / degree + logit_bytes * draws * shape.vocab / degree;
+}
+
+void add_generation(Ledger& ledger, const std::string& owner, const GenerationBytes& bytes,
+                    PhaseSet working, PhaseSet caches) {
+  const PhaseSet later = every_phase & ~phase_bit(Phase::start);
   const auto add = [&](const char* what, int64_t size, PhaseSet phases) {
-    ledger.add({"generator", what, Place::device, size, phases, Accuracy::estimate});
+    ledger.add({owner, what, Place::device, size, phases, Accuracy::estimate});
   };
-  add("activations of a step", bytes.activations, rollout);
-  add("keys and values that a layer gathers", bytes.gathered, rollout);
-  add("attention: sums of chunks", bytes.parts, rollout);
-  add("indices of a step", bytes.indices, rollout);
+  add("activations of a step", bytes.activations, working);
+  add("keys and values that a layer gathers", bytes.gathered, working);
+  add("attention: sums of chunks", bytes.parts, working);
+  add("indices of a step", bytes.indices, working);
   add("logits of a step", bytes.logits, caches & later);
   add("scratch memory of draws", bytes.draws, later);
   add("recorded steps", bytes.recorded, caches & later);

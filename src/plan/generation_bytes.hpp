@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "trireme/config/model_shape.hpp"
 #include "trireme/config/options.hpp"
@@ -35,8 +36,10 @@ struct GenerationStep {
 
   // Of rank `place` of a replica.
   void take_slices(const ModelLayout& model, const base::ShardLayout& slices, int place);
-  // Of a replica that writes `sequences` answers of `longest` positions each.
-  void take_work(const config::Options& options, int64_t sequences, bool own_kernels);
+  // Of a replica that writes `sequences` answers of `longest` positions each, at most `max_batch`
+  // at a time.
+  void take_work(const config::Options& options, int64_t sequences, int64_t max_batch,
+                 bool own_kernels);
 };
 
 struct GenerationBytes {
@@ -52,7 +55,13 @@ struct GenerationBytes {
   int64_t rotation = 0;  // tables
 };
 GenerationBytes generation_bytes(const GenerationStep& step);
-// As entries of the generator's. `caches`: the phases in which KV pages stand.
-void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet caches);
+// As entries of `owner`'s. `working`: the phases in which it writes; `caches`: those in which KV
+// pages stand.
+void add_generation(Ledger& ledger, const std::string& owner, const GenerationBytes& bytes,
+                    PhaseSet working, PhaseSet caches);
+
+// On hosts: the fullest step of one rank, of so many rows and draws.
+int64_t host_step_bytes(const config::ModelShape& shape, int degree, int64_t rows, int64_t draws,
+                        int64_t element_bytes, int64_t logit_bytes);
 
 }  // namespace trireme::plan

@@ -5,6 +5,7 @@
 
 #include "plan/generation_bytes.hpp"
 #include "plan/groups.hpp"
+#include "plan/judge_bytes.hpp"
 #include "plan/product_bytes.hpp"
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
@@ -70,7 +71,10 @@ class RankLedger {
   Ledger build() {
     process();
     const bool ppo = job_.command == config::Command::ppo;
-    if (ppo && contains(job_.roles.reward, rank_)) frozen_models();
+    if (ppo && contains(job_.roles.reward, rank_)) {
+      frozen_models();
+      add_judges(ledger_, job_, logit());
+    }
     if (contains(job_.roles.trainer, rank_)) trained_models();
     rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
@@ -370,8 +374,9 @@ class RankLedger {
                           .logit_bytes = logit(),
                           .longest = padded};
       step.take_slices(job_.models.actor, job_.models.slices, place);
-      step.take_work(options(), sequences, job_.own_kernels);
-      add_generation(ledger_, generation_bytes(step), cache_phases());
+      step.take_work(options(), sequences, options().generate.max_batch, job_.own_kernels);
+      add_generation(ledger_, "generator", generation_bytes(step), phase_bit(Phase::rollout),
+                     cache_phases());
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a
@@ -383,8 +388,6 @@ class RankLedger {
     const int64_t rows =
         std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
-    const int64_t columns =
-        4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
     if (degree() >
         1) {  // two sums in turn that the node's ranks share, or a copy of all parts of one
       const auto on_one_node = [&](const auto& group) {
@@ -398,8 +401,8 @@ class RankLedger {
                    every_phase, Accuracy::estimate, shares ? (degree() - 1) * parts : 0});
     }
     add("generator", "rows of a step",
-        element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(),
-        every_phase, Accuracy::estimate);
+        host_step_bytes(shape, degree(), rows, logit_rows, element(), logit()), every_phase,
+        Accuracy::estimate);
   }
 
   void weight_sync() {

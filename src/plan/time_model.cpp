@@ -214,6 +214,29 @@ struct Shape {
   }
 };
 
+// Votes on `answers` of `length` tokens by a reward rank, each of half of the longest text.
+double judging_seconds(const Job& job, double answers, double length) {
+  const std::vector<config::JudgeModel> judges = config::judge_models(job.options);
+  double seconds = 0;
+  for (size_t i = 0; i < std::min(judges.size(), job.models.judges.size()); ++i) {
+    double votes = 0, text = 0;
+    for (const size_t source : judges[i].sources) {
+      const config::RewardSource& judge = job.options.reward.source[source];
+      votes += static_cast<double>(judge.votes);
+      text += static_cast<double>(judge.votes * judge.max_new_tokens) / 2;
+    }
+    const config::ModelShape& shape = job.models.judges[i].model.shape;
+    const GenerationWork work{.model = work_of(job.models.judges[i].model, 2),
+                              .input = length,
+                              .output = text / votes,
+                              .max_batch = static_cast<double>(judges[i].max_batch),
+                              .cache_bytes = static_cast<double>(judge_cache_bytes(
+                                  judges[i], shape, config::bytes_per_element(job.compute)))};
+    seconds += rollout_seconds(job.machine, work, std::ceil(answers * votes), work.output);
+  }
+  return seconds;
+}
+
 }  // namespace
 
 IterationTime iteration_time(const Job& job) {
@@ -244,6 +267,7 @@ IterationTime iteration_time(const Job& job) {
   for (size_t i = 0; i < job.models.reward_models.size(); ++i)
     out.reward +=
         shape.scores(job.models.reward_models[i], judges, judging, reward_pass(job, i).tokens);
+  out.reward += judging_seconds(job, shape.sequences / judges, shape.input + shape.output);
   out.log_probs = shape.scores(job.models.actor, trainers, group, scored);
   out.train = shape.trains(job.models.actor, trainers, group);
   if (job.models.critic) {

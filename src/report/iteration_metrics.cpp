@@ -108,6 +108,7 @@ std::string to_json(const IterationMetrics& metrics) {
   if (!metrics.weight_sync.empty()) line.add_json("weight_sync", object(metrics.weight_sync));
   if (!metrics.generation.empty()) line.add_json("generation", object(metrics.generation));
   if (!metrics.plugins.empty()) line.add_json("plugins", object(metrics.plugins));
+  if (!metrics.judges.empty()) line.add_json("judges", object(metrics.judges));
   if (!metrics.environment.empty()) line.add_json("environment", object(metrics.environment));
   if (!metrics.threads.empty()) line.add_json("threads", object(metrics.threads));
   return line.str();

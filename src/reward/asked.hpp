@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -15,27 +16,36 @@
 
 namespace trireme::reward {
 
+// A line asks for one answer to a prompt, or, with `whole_groups`, for all that a rank has of them.
 class Asked {
  public:
   struct Entry {
-    std::string line;   // the request, until it is settled
-    std::string where;  // described()
-    std::optional<float> reward;
-    std::map<std::string, float> metrics;
-    int64_t failures = 0;  // of those that were asked
+    std::string line;                                        // the request, until it is settled
+    std::string where;                                       // described()
+    std::vector<uint64_t> members = {};                      // the requests that it asks for
+    std::vector<float> rewards = {};                         // of each; empty: not answered
+    std::vector<std::map<std::string, float>> metrics = {};  // of each
+    int64_t failures = 0;                                    // of those that were asked
     bool given_up = false;
-    bool settled() const { return reward || given_up; }
+    size_t taken = 0;  // members
+    bool settled() const { return !rewards.empty() || given_up; }
   };
 
-  explicit Asked(const std::string& source)
-      : who_("reward plugin " + source), metrics_("reward plugin " + source) {}
+  explicit Asked(const std::string& source, bool whole_groups = false)
+      : who_("reward plugin " + source),
+        whole_groups_(whole_groups),
+        metrics_("reward plugin " + source) {}
 
-  bool has(const Request& request) const { return entries_.contains(request.id); }
+  // The number of the line that asks for a request.
+  uint64_t line_of(uint64_t request) const;
+  bool has(const Request& request) const;
   // It is answered or given up.
-  bool settled(const Request& request) const { return entries_.at(request.id).settled(); }
+  bool settled(const Request& request) const { return entries_.at(line_of(request.id)).settled(); }
+  // Of the plugin's answers: the member that has rewards.
+  const char* answer_mark() const { return whole_groups_ ? "\"rewards\"" : "\"reward\""; }
 
-  // Its line for the plugin.
-  const std::string& add(const Request& request);
+  // Their line for the plugin; one request, but for whole groups.
+  const std::string& add(std::span<const Request> requests);
   const std::string& line(uint64_t id) const { return entries_.at(id).line; }
   // The process that was asked has failed: how often that was so by now.
   int64_t count_failure(uint64_t id) { return ++entries_.at(id).failures; }
@@ -51,9 +61,13 @@ class Asked {
  private:
   using Entries = std::map<uint64_t, Entry>;
   Entries::iterator entry_of(const nlohmann::json& json, std::string_view line);
-  float reward_of(const nlohmann::json& json, const Entry& entry, std::string_view line) const;
+  float checked_reward(const nlohmann::json& reward, const Entry& entry,
+                       std::string_view line) const;
+  void read_one(const nlohmann::json& answer, Entry& entry, std::string_view line);
+  void read_group(const nlohmann::json& answer, Entry& entry, std::string_view line);
 
   std::string who_;  // for messages
+  bool whole_groups_ = false;
   Entries entries_;
   plugin::MetricReader metrics_;
 };

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <ctime>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "reward/asked.hpp"
 #include "trireme/base/error.hpp"
@@ -27,13 +29,13 @@ void sleep_for(double seconds) {
 }
 
 plugin::Rules rules_of(const config::RewardSource& options, const std::string& name,
-                       const PluginEnvironment& environment) {
+                       const char* mark, const PluginEnvironment& environment) {
   plugin::Rules rules;
   rules.processes = options.processes;
   rules.timeout = options.timeout.seconds;
   rules.retries = environment.retries;
   rules.outage = environment.outage;
-  rules.answer_mark = "\"reward\"";
+  rules.answer_mark = mark;
   if (!environment.log_dir.empty())
     rules.log_file =
         environment.log_dir / base::text("plugin-", name, "-", environment.rank, ".log");
@@ -48,13 +50,14 @@ class PluginSource : public Source, private plugin::Requests {
         timeout_(options.timeout.seconds),
         progress_(environment.progress ? *environment.progress : own_progress_),
         fault_(environment.fault),
-        asked_(name_),
+        whole_groups_(options.whole_groups),
+        asked_(name_, whole_groups_),
         programs_({.kind = "reward plugin",
                    .name = name_,
                    .section = "reward",
                    .key = "reward.source.command",
                    .command = options.command},
-                  rules_of(options, name_, environment), *this) {}
+                  rules_of(options, name_, asked_.answer_mark(), environment), *this) {}
 
   const std::string& name() const override { return name_; }
   bool takes_time() const override { return true; }
@@ -67,9 +70,15 @@ class PluginSource : public Source, private plugin::Requests {
 
   void ask(std::span<const Request> requests) override {
     if (requests.empty()) return;
-    for (const Request& request : requests)
-      programs_.ask(programs_.least_busy(), request.id, asked_.add(request));
-    counters_.requests += std::ssize(requests);
+    for (const Request& request : requests) {
+      if (!whole_groups_) {
+        send({&request, 1});
+        continue;
+      }
+      std::vector<Request>& group = begun_[asked_.line_of(request.id)];
+      group.push_back(request);
+      if (std::ssize(group) == request.answers) send_group(request);
+    }
     inject_before();
     poll();
   }
@@ -82,9 +91,13 @@ class PluginSource : public Source, private plugin::Requests {
     if (progress_.some(comm::May::leave) == comm::Then::leave) return {.left = true};
     const base::Stopwatch watch;
     std::vector<Request> fresh;
-    std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh),
-                 [this](const Request& request) { return !asked_.has(request); });
+    std::copy_if(
+        requests.begin(), requests.end(), std::back_inserter(fresh),
+        [this](const Request& request) { return !asked_.has(request) && !begun(request); });
     ask(fresh);
+    for (const Request& request : requests) {
+      if (begun(request)) send_group(request);  // there are no more on this rank
+    }
     const comm::Then then = wait_for(requests);
     counters_.wait_seconds += watch.seconds();
     if (then == comm::Then::leave) return {.left = true};
@@ -92,6 +105,24 @@ class PluginSource : public Source, private plugin::Requests {
   }
 
  private:
+  void send(std::span<const Request> requests) {
+    programs_.ask(programs_.least_busy(), asked_.line_of(requests.front().id),
+                  asked_.add(requests));
+    ++counters_.requests;
+  }
+  // Of the answer's group what is here, in the order of samples.
+  void send_group(const Request& one) {
+    std::vector<Request> group = std::move(begun_.extract(asked_.line_of(one.id)).mapped());
+    std::ranges::sort(group, {}, &Request::id);
+    send(group);
+  }
+  // Whether it waits for the rest of its group.
+  bool begun(const Request& request) const {
+    const auto group = begun_.find(asked_.line_of(request.id));
+    return group != begun_.end() &&
+           std::ranges::find(group->second, request.id, &Request::id) != group->second.end();
+  }
+
   comm::Then wait_for(std::span<const Request> requests) {
     size_t next = 0;
     return progress_.until(
@@ -106,10 +137,10 @@ class PluginSource : public Source, private plugin::Requests {
   }
 
   std::optional<uint64_t> take(std::string_view line) override {
-    const bool answer = line.find("\"reward\"") != std::string_view::npos;
+    const bool answer = line.find(asked_.answer_mark()) != std::string_view::npos;
     if (answer && fault_ == "nan") {
       fault_.clear();
-      return asked_.accept(R"({"id":"0","reward":NaN})");
+      return asked_.accept(base::text("{\"id\":\"0\",", asked_.answer_mark(), ":NaN}"));
     }
     if (answer && fault_ == "short") {
       fault_.clear();
@@ -138,6 +169,8 @@ class PluginSource : public Source, private plugin::Requests {
   comm::Progress own_progress_;
   comm::Progress& progress_;
   std::string fault_;
+  bool whole_groups_;
+  std::map<uint64_t, std::vector<Request>> begun_;  // groups that are not whole yet
   Asked asked_;
   plugin::Programs programs_;
   PluginCounters counters_;

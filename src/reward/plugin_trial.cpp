@@ -10,10 +10,10 @@
 namespace trireme::reward {
 namespace {
 
-Request trial_of(const FileRows& file, uint64_t id) {
+Request trial_of(const FileRows& file, size_t number) {
   const data::PromptRecord& record = (*file.set)[file.first];
   Request request = request_for(*file.set, file.first);
-  request.id = id;
+  request.id = request_id(0, static_cast<int64_t>(number), 0);
   request.ids.assign(record.ids.begin(), record.ids.end());
   request.prompt_len = static_cast<int64_t>(record.ids.size());
   return request;

@@ -62,9 +62,26 @@ PluginCounters& PluginCounters::operator+=(const PluginCounters& other) {
   return *this;
 }
 
+JudgeCounters& JudgeCounters::operator+=(const JudgeCounters& other) {
+  votes += other.votes;
+  without_score += other.without_score;
+  too_long += other.too_long;
+  tokens += other.tokens;
+  prompt_tokens += other.prompt_tokens;
+  shared_tokens += other.shared_tokens;
+  seconds += other.seconds;
+  return *this;
+}
+
 PluginCounters Rewards::take_counters() {
   PluginCounters all;
   for (const Entry& entry : sources_) all += entry.source->take_counters();
+  return all;
+}
+
+JudgeCounters Rewards::take_judge_counters() {
+  JudgeCounters all;
+  for (const Entry& entry : sources_) all += entry.source->take_judge_counters();
   return all;
 }
 

@@ -15,6 +15,7 @@
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
 #include "trireme/reward/checks.hpp"
+#include "trireme/reward/judge.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
@@ -51,9 +52,15 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
   if (progress) progress->add([this] { return rewards_.poll(), int64_t{0}; });
 }
 
-void Scorer::make_sources() {
+void Scorer::make_sources(const generate::EngineOptions& engine) {
   const auto& sources = options_.reward.source;
+  auto judges = make_judges(options_, {.device = device_,
+                                       .engine = engine,
+                                       .in_step = !device_.is_cpu() && options_.train.deterministic,
+                                       .leads = ranks_.rank() == 0,
+                                       .progress = progress_});
   for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].kind == config::RewardKind::judge) made_[i] = std::move(judges[i]);
     if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule_of(options_, i);
     if (sources[i].kind == config::RewardKind::model) {
       made_[i] = make_model(sources[i], part_names_[i],
@@ -99,6 +106,12 @@ std::vector<std::pair<std::string, zero::MemoryUse>> Scorer::memory() const {
   return out;
 }
 
+int64_t Scorer::judge_cache_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < rewards_.size(); ++i) bytes += rewards_.source(i).cache_bytes();
+  return bytes;
+}
+
 std::vector<Request> Scorer::requests(const Samples& samples, const data::PromptSet& prompts,
                                       int64_t iteration) const {
   std::vector<Request> requests;
@@ -123,15 +136,22 @@ std::vector<Request> Scorer::requests(const Samples& samples, const data::Prompt
   return requests;
 }
 
-void Scorer::ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
-  if (rewards_.takes_time()) rewards_.ask(requests(samples, prompts, iteration));
+void Scorer::ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration,
+                 int64_t n) {
+  if (!rewards_.takes_time()) return;
+  std::vector<Request> asked = requests(samples, prompts, iteration);
+  for (Request& request : asked) request.answers = n;
+  rewards_.ask(asked);
 }
 
 bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts,
                            int64_t iteration) {
   const trace::Region region{"reward sources"};
-  auto scores = rewards_.score_locally(requests(samples, prompts, iteration),
-                                       [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
+  const auto any_stopped = [this](bool mine) {
+    if (progress_) progress_->meet(ranks_);  // ranks whose sources are done help others meanwhile
+    return ranks_.max(int32_t{mine}) > 0;
+  };
+  auto scores = rewards_.score_locally(requests(samples, prompts, iteration), any_stopped);
   if (!scores) return false;
   samples.reward_parts = std::move(scores->parts);
   samples.reward_metrics = std::move(scores->metrics);
@@ -258,6 +278,7 @@ std::optional<data::PromptSet> load_held_out(const config::Options& options,
   if (held_out) sets.push_back(&*held_out);
   comm::fail_together_on_root(world, [&] {
     for (const std::string& warning : check_labels(options, sets)) log::warning(warning);
+    for (const std::string& line : check_judges(options, sets)) log::detail(line);
   });
   return held_out;
 }
@@ -276,6 +297,24 @@ void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,
                      {"restarts", static_cast<double>(all.restarts)},
                      {"skipped_groups", static_cast<double>(all.skipped_groups)},
                      {"wait_seconds", longest}};
+}
+
+void add_judge_metrics(const comm::CommView& world, Scorer* scorer,
+                       report::IterationMetrics& metrics) {
+  JudgeCounters all;
+  double longest = 0;
+  for (const auto& one :
+       world.gather_values(scorer ? scorer->take_judge_counters() : JudgeCounters{})) {
+    all += one;
+    longest = std::max(longest, one.seconds);
+  }
+  metrics.judges = {{"votes", static_cast<double>(all.votes)},
+                    {"without_score", static_cast<double>(all.without_score)},
+                    {"too_long", static_cast<double>(all.too_long)},
+                    {"tokens", static_cast<double>(all.tokens)},
+                    {"prompt_tokens", static_cast<double>(all.prompt_tokens)},
+                    {"shared_tokens", static_cast<double>(all.shared_tokens)},
+                    {"seconds", longest}};
 }
 
 }  // namespace trireme::reward

@@ -13,6 +13,7 @@
 #include "trireme/learn/model_start.hpp"
 #include "trireme/model/trained_head.hpp"
 #include "trireme/reward/checks.hpp"
+#include "trireme/reward/judge.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/reward/reading.hpp"
 #include "trireme/reward/reward.hpp"
@@ -74,6 +75,7 @@ void check_prompts(const config::Options& options, const text::Tokenizer& tokeni
   for (const data::PromptSet& set : sets) all.push_back(&set);
   for (const std::string& warning : reward::check_labels(options, all))
     print_line("warning: " + warning);
+  for (const std::string& line : reward::check_judges(options, all)) print_line(line);
   if (plugins == Plugins::left_alone) return;
   for (const std::string& line : reward::try_plugins(options, all)) print_line(line);
   for (const std::string& line : environment::try_environment(options, all)) print_line(line);

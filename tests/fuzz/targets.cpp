@@ -261,7 +261,7 @@ void plugin_answers(std::string_view bytes) {
   for (size_t i = 0; i < requests.size(); ++i)
     requests[i].id = i == 0 ? std::numeric_limits<uint64_t>::max() : i;
   reward::Asked asked("fuzz");
-  for (const auto& request : requests) asked.add(request);
+  for (const auto& request : requests) asked.add({&request, 1});
   plugin::Lines lines;
   const auto take = [&](std::string_view line) { asked.accept(line); };
   const size_t piece = bytes.empty() ? 1 : static_cast<uint8_t>(bytes[0]) + size_t{1};

@@ -2,6 +2,7 @@
 """Reward plugins that fail: several processes, answers in any order, prompts that are left out, outages that are waited for."""
 
 import math
+import re
 import signal
 
 from trireme_run import PROMPTS, ProgramTest, main, timeless, write_lines
@@ -39,6 +40,19 @@ for line in sys.stdin:
     metrics = {"length": length, "ends with a digit": request["response"][-1:].isdigit()}
     metrics["even"] = length if length % 2 == 0 else None
     print(json.dumps({"id": request["id"], "reward": length / 10, "metrics": metrics}), flush=True)
+"""
+
+# One reward each for all answers to a prompt: how many of the others are shorter. They come whole, whatever rank wrote them.
+RANKING = """
+import json, os, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    group = request["group"]
+    if len(group) != int(os.environ["ANSWERS"]) or "response" in request or request["prompt"] == os.environ.get("POISON"):
+        os._exit(1)
+    lengths = [len(answer["response"]) for answer in group]
+    rewards = [sum(other < length for other in lengths) for length in lengths]
+    print(json.dumps({"id": request["id"], "rewards": rewards, "metrics": [{"length": length} for length in lengths]}), flush=True)
 """
 
 UNFIT = 69
@@ -99,6 +113,30 @@ class Plugins(ProgramTest):
         self.assertIn("eval_reward_judge/length", self.metrics("parts")[-1])
         self.assertRegex(result.text, r"iteration 2/3  reward \S+  judge/ends with a digit \S+ .* judge/length \S+ ")
         self.assertIn("mean reward_judge/length by iteration\n", result.text)
+
+    def test_whole_groups(self):
+        """A plugin that compares the answers to a prompt has all of them in one request, at any number of reward ranks and in an evaluation; a
+        request that it does not answer is that of the prompt."""
+        (self.folder / "ranking.py").write_text(RANKING)
+        write_lines(self.folder / "held.jsonl", [{"prompt": "1+1=", "label": "2"}])
+        common = ['reward.source.0.command=["python3", "ranking.py"]', "reward.source.0.whole_groups=true", "rollout.n_samples_per_prompt=4", "rollout.batch_size=2", "train.batch_size=4"]
+        evaluated = [*common, "eval.dataset=held.jsonl", "eval.steps=3", "eval.n_samples_per_prompt=4"]
+        for ranks in (1, 3):
+            self.run_deck(f"ranked-{ranks}", *evaluated, ranks=ranks, env={"ANSWERS": "4"})
+        for run in ("ranked-1", "ranked-3"):
+            groups = {}
+            for sample in self.samples(run):
+                groups.setdefault((sample["iteration"], sample["prompt"]), []).append(sample)
+            self.assertEqual([len(group) for group in groups.values()], [4] * 6)
+            for group in groups.values():
+                lengths = [sample["metrics"]["judge/length"] for sample in group]
+                for sample, length in zip(group, lengths):
+                    self.assertEqual(length, len(re.sub(r"<\|\w+\|>", "", sample["response"])))
+                    self.assertEqual(sample["reward"], sum(other < length for other in lengths))
+            self.assertEqual([line["plugins"]["requests"] for line in self.metrics(run)], [2, 2, 3], "one a prompt")
+        self.assertEqual(*([line["reward"] for line in self.metrics(run)] for run in ("ranked-1", "ranked-3")))
+        self.run_deck("unranked", *common, *GROUPS, "reward.outage=skip", "reward.retries=1", env={"ANSWERS": "4", "POISON": POISON})
+        self.assertEqual(sorted(self.prompts("unranked")), sorted(prompt for prompt in PROMPTS if prompt != POISON for _ in range(4)))
 
     def test_a_prompt_is_left_out(self):
         """The plugin dies of one of the eight prompts: that one's samples are not learned from, whatever rank has them, all others are."""

@@ -28,7 +28,14 @@ constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
 constexpr float unit_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
 // Purpose of a stream of draws; keeps streams of one seed apart.
-enum class Stream : uint32_t { sampling = 1, shuffle = 2, init = 3, test = 4, environment = 5 };
+enum class Stream : uint32_t {
+  sampling = 1,
+  shuffle = 2,
+  init = 3,
+  test = 4,
+  environment = 5,
+  judge = 6
+};
 
 // One uniform in [0, 1) for (seed, stream, a, b): e.g. a = request id, b = position.
 float uniform(uint64_t seed, Stream stream, uint64_t a, uint32_t b);

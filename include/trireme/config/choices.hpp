@@ -284,10 +284,25 @@ struct Words<FilteringShortage> {
   static constexpr std::string_view list[] = {"draw_on", "smaller", "stop"};
 };
 
-enum class RewardKind { rule, model, plugin };
+enum class RewardKind { rule, model, plugin, judge };
 template <>
 struct Words<RewardKind> {
-  static constexpr std::string_view list[] = {"rule", "model", "plugin"};
+  static constexpr std::string_view list[] = {"rule", "model", "plugin", "judge"};
+};
+
+// Which match of a judge's score pattern counts.
+enum class ScoreMatch { first, last };
+template <>
+struct Words<ScoreMatch> {
+  static constexpr std::string_view list[] = {"first", "last"};
+};
+
+// What a judge's votes come to: their mean, their median, or the most frequent score (on a tie the
+// mean of those).
+enum class VoteRule { mean, median, majority };
+template <>
+struct Words<VoteRule> {
+  static constexpr std::string_view list[] = {"mean", "median", "majority"};
 };
 
 // Consequences of a request that a plugin or an environment does not answer: end, go on asking, or

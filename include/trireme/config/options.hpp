@@ -175,14 +175,30 @@ struct RewardSource {
   double format_weight = 0;
   int64_t length_target = 0;
   double length_weight = 0;
-  // kind = "model"
+  // kind = "model" or "judge"
   std::string path;
-  int64_t max_len = 0;       // 0: data.max_len
+  int64_t max_len = 0;  // 0: data.max_len; of a judge twice that
+  // kind = "model"
   int64_t batch_tokens = 0;  // 0: rollout.micro_batch_tokens
   // kind = "plugin"
   Strings command;
   int64_t processes = 1;  // on each reward rank
   Duration timeout{60};
+  bool whole_groups = false;
+  // kind = "judge"
+  std::string prompt_template;
+  std::string system;
+  std::string chat_template_kwargs;  // JSON object
+  std::string score_pattern = "[-+]?\\d+(?:\\.\\d+)?";
+  ScoreMatch score_match = ScoreMatch::last;
+  Strings score_words;  // "WORD=NUMBER"
+  std::optional<Range> score_range;
+  double no_score = 0;
+  int64_t votes = 1;
+  VoteRule vote_rule = VoteRule::mean;
+  double temperature = 0;
+  int64_t max_new_tokens = 256;
+  int64_t max_batch = 16;
   bool operator==(const RewardSource&) const = default;
 };
 
@@ -503,6 +519,7 @@ struct Options {
     return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size;
   }
   bool has_plugins() const;
+  bool has_judges() const;
   // Tokens that seq-mean-token-sum-norm divides the sum of a sequence by: actor.loss_scale_factor,
   // else the longest answer (Dr. GRPO).
   double loss_scale_factor() const {

@@ -20,6 +20,7 @@ struct ModelShapes {
   config::ModelShape actor;  // the model that is trained
   std::optional<config::ModelShape> critic, reference;
   std::vector<config::ModelShape> reward_models;
+  std::vector<config::ModelShape> judges;  // as config::judge_models()
 };
 // Of a run that trains a model of this shape, and a critic of that (none: as large as the trained
 // model, where the deck has one); reads config.json files, or headers of GGUF files, of the others,

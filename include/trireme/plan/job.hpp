@@ -13,6 +13,7 @@
 #include "trireme/config/machine_file.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/plan/ledger.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
@@ -35,6 +36,12 @@ const Machine* known_machine(std::string_view name);
 std::string known_machine_names();  // "h100, h200, ..."
 Machine machine_of(const config::MachineFile& file);
 
+// A model that judges: each rank of the reward role has all of it.
+struct JudgeLayout {
+  ModelLayout model;
+  base::ShardLayout slices;  // one
+};
+
 // The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by
 // generate.tensor_parallel.
 struct JobModels {
@@ -43,6 +50,7 @@ struct JobModels {
   std::optional<ModelLayout> critic;
   std::optional<ModelLayout> reference;  // absent where no KL asks for one
   std::vector<ModelLayout> reward_models;
+  std::vector<JudgeLayout> judges;  // as config::judge_models()
 };
 
 // How long a run is, as far as it is known.
@@ -124,6 +132,10 @@ RewardPass reward_pass(const Job& job, size_t model);
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape,
                        int tensor_parallel, int64_t element_bytes, int64_t sequences,
                        int64_t max_len, int64_t free);
+
+// Of a judge: all that its sequences need at full length.
+int64_t judge_cache_bytes(const config::JudgeModel& judge, const config::ModelShape& shape,
+                          int64_t element_bytes);
 
 // The part of a replica's KV cache that the deck's rollouts need at a time.
 struct KvNeed {

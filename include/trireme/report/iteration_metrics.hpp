@@ -35,6 +35,7 @@ struct IterationMetrics {
 
   std::map<std::string, double>
       plugins;  // what reward plugins did: sums over ranks, wait_seconds the most
+  std::map<std::string, double> judges;       // their work: sums over ranks, seconds the most
   std::map<std::string, double> environment;  // its work, and how episodes ended: sums
 
   void set(const std::string& name, double value);

@@ -1,5 +1,5 @@
-// Where rewards come from: rules, plugins in a child process, reward models; the deck's list of
-// sources with weights.
+// Where rewards come from: rules, plugins in a child process, reward models, judges; the deck's
+// list of sources with weights.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,7 @@ struct Request {
   int64_t prompt_len = 0;    // tokens of the prompt
   bool encoded = false;      // the ids were made of the texts; false: the policy wrote them
   std::string where;         // "file:line" of its prompt; empty: not from a file
+  int64_t answers = 1;       // to its prompt that are scored on this rank, this one among them
   // Of an episode: the environment's rewards for its turns, and the tokens of the policy's turns.
   float turn_rewards = 0;
   std::optional<int64_t> turn_tokens = {};
@@ -66,6 +67,18 @@ struct PluginCounters {
   PluginCounters& operator+=(const PluginCounters& other);
 };
 
+// What judges did on this rank.
+struct JudgeCounters {
+  int64_t votes = 0;
+  int64_t without_score = 0;  // votes in whose text there is none
+  int64_t too_long = 0;       // answers that were not judged: the question has too many tokens
+  int64_t tokens = 0;         // written
+  int64_t prompt_tokens = 0;  // computed
+  int64_t shared_tokens = 0;  // of prompts, that others had computed
+  double seconds = 0;         // in steps
+  JudgeCounters& operator+=(const JudgeCounters& other);
+};
+
 class Source {
  public:
   virtual ~Source() = default;
@@ -87,6 +100,9 @@ class Source {
   virtual void poll() {}
   // Of the time since the last call.
   virtual PluginCounters take_counters() { return {}; }
+  virtual JudgeCounters take_judge_counters() { return {}; }
+  // Bytes of this rank that a judge may take for keys and values.
+  virtual int64_t cache_bytes() const { return 0; }
   // Bytes of this rank that hold a model's weights.
   virtual int64_t weight_bytes() const { return 0; }
 };
@@ -104,6 +120,10 @@ std::unique_ptr<Source> make_environment_source();
 //   {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}
 //   one line each answer   {"id","reward","metrics"?}   in any order; the id as it came. metrics:
 //   numbers by name, true and false count as 1 and 0, null as left out
+// With options.whole_groups a request has all answers to a prompt, as soon as they are there:
+//   {"v":1,"id":"...","prompt","messages"?,"label","extra"?,"iteration",
+//    "group":[{"response","finish_reason"},...]}   answer
+//    {"id","rewards":[...],"metrics"?:[{},...]}
 // A request goes to the process that has the fewest unanswered ones; one that has requests and
 // gives no answer for options.timeout is late, of which the time in which this rank calls neither
 // poll() nor score() does not count. Other lines (marked "stdout: ") and the processes' stderr go
@@ -142,6 +162,7 @@ class Rewards {
   void poll();
   // Sums over the sources, of the time since the last call.
   PluginCounters take_counters();
+  JudgeCounters take_judge_counters();
 
   // [sources][requests], unweighted.
   using Parts = std::vector<std::vector<float>>;

@@ -16,6 +16,7 @@
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/generate/engine.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
@@ -34,9 +35,9 @@ class Scorer {
          const std::filesystem::path& log_folder, at::Device device,
          comm::Progress* progress = nullptr);
 
-  // Makes rules and loads reward models, once the device is current and before the first score().
-  // Collective over the reward ranks.
-  void make_sources();
+  // Makes rules and loads reward models and judges, whose engines are as `engine` says, once the
+  // device is current and before the first score(). Collective over the reward ranks.
+  void make_sources(const generate::EngineOptions& engine);
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
 
@@ -44,8 +45,9 @@ class Scorer {
   // reward ranks.
   void load_reference(const zero::ReadRows& read);
 
-  // Sources that take their time begin with sequences that score_locally() will have. Local.
-  void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Sources that take their time begin with sequences that score_locally() will have, of prompts
+  // with `n` answers each. Local.
+  void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration, int64_t n);
   // Reference log-probs of sequences that score_with_models() will have, which does the others: any
   // number of calls, each sequence in one of them, and on CPUs the same bits. leave: the pass was
   // left and the scorer does not know them. Collective over the reward ranks.
@@ -70,7 +72,11 @@ class Scorer {
   void fill_in(Samples& samples);
   // Of the time since the last call; a group that was left out counts on the first reward rank.
   PluginCounters take_plugin_counters();
-  // Memory of this rank's models: "reference" and "reward_" + the source's name.
+  JudgeCounters take_judge_counters() { return rewards_.take_judge_counters(); }
+  // Bytes of this rank that judges take for keys and values when they write.
+  int64_t judge_cache_bytes() const;
+  // Memory of this rank's models: "reference" and "reward_" + the source's name. A model that
+  // judges share is the first one's.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 
  private:
@@ -117,5 +123,8 @@ std::optional<data::PromptSet> load_held_out(const config::Options& options,
 // rank. Collective over world.
 void add_plugin_metrics(const comm::CommView& world, Scorer* scorer,
                         report::IterationMetrics& metrics);
+// metrics.judges likewise.
+void add_judge_metrics(const comm::CommView& world, Scorer* scorer,
+                       report::IterationMetrics& metrics);
 
 }  // namespace trireme::reward

@@ -4,6 +4,7 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
 #include "trireme/config/importance_correction.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
@@ -446,6 +447,51 @@ TEST(Validate, Environment) {
               HasSubstr("rollout.ignore_eos with environment.command"));
   EXPECT_THAT(refusal_with([](Options& o) { o.algo.advantage.estimator = Estimator::gdpo; }),
               HasSubstr("with environment.command (it compares each"));
+}
+
+TEST(Validate, Judges) {
+  const auto judge = [](auto change) {
+    return [change](Options& o) {
+      RewardSource& source = o.reward.source[0] = RewardSource{};
+      source.kind = RewardKind::judge;
+      source.path = "models/judge";
+      source.prompt_template = "{{ response }}";
+      change(source);
+    };
+  };
+  Options fine = good();
+  judge([](RewardSource& source) {
+    source.votes = 256;
+    source.temperature = 0.5;
+    source.vote_rule = VoteRule::majority;
+    source.score_words = {"very good=1", "a=b=0.5", "bad=-1e-3"};
+  })(fine);
+  EXPECT_NO_THROW(validate(fine, Command::ppo, no_files()));
+  EXPECT_EQ(score_word("a=b=0.5")->word, "a=b");
+  const auto refused = [&](auto change, const char* part) {
+    EXPECT_THAT(refusal_after(judge(change)), HasSubstr(part));
+  };
+  refused([](RewardSource& s) { s.path.clear(); }, "path is missing");
+  refused([](RewardSource& s) { s.prompt_template.clear(); }, "prompt_template is missing");
+  refused([](RewardSource& s) { s.score_pattern.clear(); }, "score_pattern is empty");
+  refused([](RewardSource& s) { s.votes = 3; }, "all votes would be the same");
+  refused([](RewardSource& s) { s.vote_rule = VoteRule::median; }, "with votes = 1");
+  refused([](RewardSource& s) { s.max_len = 256; }, "leaves no room");
+  refused([](RewardSource& s) { s.score_range = Range{2, 2}; }, "equal ends");
+  for (const char* word : {"yes", "=1", "yes=", "yes=one", "yes=inf", "yes=1 "})
+    refused([word](RewardSource& s) { s.score_words = {word}; }, "write \"WORD=NUMBER\"");
+  refused([](RewardSource& s) { s.score_words = {"yes=1", "yes=2"}; }, "twice");
+  refused([](RewardSource& s) { s.batch_tokens = 4; }, "batch_tokens is for kind = \"model\"");
+  refused([](RewardSource& s) { s.whole_groups = true; }, "whole_groups is for kind = \"plugin\"");
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].votes = 2; }),
+              HasSubstr("votes is for kind = \"judge\""));
+  EXPECT_THAT(refusal_after([&](Options& o) {
+                o.reward.source.resize(2);
+                judge([](RewardSource& s) { s.votes = 200, s.temperature = 1; })(o);
+                o.reward.source[1] = o.reward.source[0];
+                o.reward.source[1].name = "second";
+              }),
+              HasSubstr("have 400 votes on an answer, the most is 256"));
 }
 
 TEST(Validate, RewardSources) {

@@ -10,6 +10,7 @@
 #include "layouts.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/ranks.hpp"
+#include "trireme/config/reward_sources.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/plan/pass_bytes.hpp"
@@ -170,6 +171,40 @@ config::RewardSource model_source(int64_t batch_tokens = 0, int64_t max_len = 0)
   source.batch_tokens = batch_tokens;
   source.max_len = max_len;
   return source;
+}
+
+// Each reward rank has a whole copy of a judge, and pages for max_batch sequences of max_len; two
+// sources of one folder share both.
+TEST(MemoryLedger, JudgesAreWholeOnEachRewardRank) {
+  Job70b job(4);
+  const model::ModelSpec spec =
+      model::describe(llama(32, 4096, 32, 11008), model::HeadKind::language);
+  config::RewardSource judge;
+  judge.kind = config::RewardKind::judge;
+  judge.path = "models/judge";
+  judge.max_batch = 8;
+  config::RewardSource second = judge;
+  second.path = "models//judge/";
+  second.max_batch = 24;
+  second.max_len = 1000;
+  job.options.reward.source = {judge, second};
+  ASSERT_EQ(config::judge_models(job.options).size(), 1u);
+  job.models.judges = {{layout(spec), model::tensor_parallel_layout(spec, 1)}};
+  const plan::Ledger ledger = job.ledger(job.roles.reward.front());
+  EXPECT_NEAR(gigabytes(ledger, "judge 0", "weights"), 2e-9 * static_cast<double>(spec.elements()),
+              0.001);
+  const config::ModelShape& shape = spec.shape;
+  const int64_t longest = std::min(2 * job.options.max_len(), shape.longest());
+  const double pages = 24.0 * static_cast<double>((longest + 256) / 256 * 256) * 2 * 2 *
+                       static_cast<double>(shape.layers * shape.kv_dim());
+  EXPECT_NEAR(gigabytes(ledger, "judge 0", "KV pages"), 1e-9 * pages, 1e-6);
+  EXPECT_GT(gigabytes(ledger, "judge 0", "activations of a step"), 0);
+  const auto others = std::ranges::find_if(job.roles.generator, [&](int rank) {
+    return std::ranges::find(job.roles.reward, rank) == job.roles.reward.end();
+  });
+  if (others != job.roles.generator.end()) {
+    EXPECT_EQ(gigabytes(job.ledger(*others), "judge 0", ""), 0);
+  }
 }
 
 // 1024 x 4 sequences of 2048 tokens on 32 ranks: the budget of the micro-batch counts.

@@ -132,7 +132,7 @@ class AskedLines : public testing::Test {
  protected:
   AskedLines() {
     for (const uint64_t id : {uint64_t{3}, uint64_t{7}, std::numeric_limits<uint64_t>::max()})
-      asked.add(request(id, "r", "l"));
+      asked.add(std::vector{request(id, "r", "l")});
   }
   void refused(const std::string& line, const std::string& why) {
     expect_error(ExitCode::bad_data, why, [&] { asked.accept(line); });
@@ -178,7 +178,7 @@ TEST_F(AskedLines, RewardsOutsideOfAFloat) {
 
 TEST_F(AskedLines, MetricsOutsideOfAFloat) {
   for (const char* value : {"1e39", "-1e39", "\"1\"", "[1]", "{\"a\": 1}"}) {
-    asked.add(request(9, "r", "l"));
+    asked.add(std::vector{request(9, "r", "l")});
     refused(std::string(R"({"id": 9, "reward": 1, "metrics": {"style": )") + value + "}}",
             "the metric \"style\" is not a finite number");
     take({9});
@@ -217,11 +217,11 @@ TEST_F(AskedLines, WhatIsTakenIsInTheOrderOfTheRequestsAndForgotten) {
   EXPECT_EQ(length[0], 9);
   EXPECT_TRUE(std::isnan(length[1]) && std::isnan(length[2]));
   EXPECT_FALSE(asked.has(request(3, "", "")));
-  asked.add(request(3, "again", ""));
+  asked.add(std::vector{request(3, "again", "")});
   EXPECT_FALSE(asked.settled(request(3, "", "")))
       << "a new request of that id knows nothing of the old one";
   expect_error(ExitCode::internal, "two requests have one id",
-               [&] { asked.add(request(3, "", "")); });
+               [&] { asked.add(std::vector{request(3, "", "")}); });
 }
 
 TEST_F(AskedLines, NothingMissingIsAnEmptyList) {

@@ -21,7 +21,7 @@ class Metrics : public testing::Test {
       requests_.push_back(request(id, "r", "l"));
       requests_.back().where = "p.jsonl:" + std::to_string(id + 7);
     }
-    for (const auto& one : requests_) asked_.add(one);
+    for (const auto& one : requests_) asked_.add({&one, 1});
   }
   void answer(const std::string& rest, int id = 0) {
     asked_.accept("{\"id\": \"" + std::to_string(id) + "\", \"reward\": 1" + rest + "}");
