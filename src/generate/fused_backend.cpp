@@ -4,6 +4,7 @@
 #include "fused_backend.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -279,41 +280,38 @@ void FusedBackend::execute_columns(const Phase& phase, const StepBatch& batch, i
     execute_row(phase, batch, i, thread, first, last - first);
 }
 
-void FusedBackend::look_up_column(const Phase& phase, int64_t id, std::byte* to) const {
-  const base::Block have = weights_.block(phase.weight);
-  const auto bytes = static_cast<size_t>(shape_.element_bytes());
-  EXPECT(phase.out != Buffer::partials && id >= 0 && id < have.columns);
-  const std::byte* from = weights_.data(phase.weight) + static_cast<size_t>(id) * bytes;
-  for (int64_t k = 0; k < have.rows; ++k, to += bytes) {
-    std::memcpy(to, from, bytes);
-    from += static_cast<size_t>(have.columns) * bytes;
-  }
-}
-
+// The weight's row, or column, of a token.
 void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
-  if (std::get<model::LookUp>(phase.operation).columns)
-    return look_up_column(phase, batch.ids[static_cast<size_t>(i)], row(phase.out, i, thread));
+  const bool by_column = std::get<model::LookUp>(phase.operation).columns;
   const base::Block have = weights_.block(phase.weight);
-  const int64_t id = batch.ids[static_cast<size_t>(i)] - have.row;
-  const bool mine = id >= 0 && id < have.rows;
-  const int64_t bytes = have.columns * shape_.element_bytes();
-  const std::byte* from = weights_.data(phase.weight) + (mine ? id * bytes : 0);
+  const int64_t id = batch.ids[static_cast<size_t>(i)] - (by_column ? have.column : have.row);
+  const bool mine = id >= 0 && id < (by_column ? have.columns : have.rows);
+  const auto element = static_cast<size_t>(shape_.element_bytes());
+  const int64_t step = by_column ? have.columns : 1;
+  const std::byte* from =
+      weights_.data(phase.weight) +
+      static_cast<size_t>(mine ? id * (by_column ? 1 : have.columns) : 0) * element;
   if (phase.out != Buffer::partials) {
     EXPECT(mine);
-    std::memcpy(row(phase.out, i, thread), from, static_cast<size_t>(bytes));
+    std::byte* to = row(phase.out, i, thread);
+    if (!by_column) return void(std::memcpy(to, from, static_cast<size_t>(phase.width) * element));
+    for (int64_t d = 0; d < phase.width; ++d)
+      std::memcpy(to + static_cast<size_t>(d) * element,
+                  from + static_cast<size_t>(d * step) * element, element);
     return;
   }
   // Every id lies on one rank, so a sum of whole rows is exact in any type; zeros elsewhere.
-  float* to = sums_->own(batch.rows() * have.columns) + i * have.columns;
-  if (!mine) {
-    std::fill_n(to, have.columns, 0.f);
-  } else if (shape_.type == ElementType::f32) {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-  } else {
-    for (int64_t d = 0; d < have.columns; ++d) {
-      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[d]) << 16;
-      std::memcpy(to + d, &bits, sizeof bits);
+  float* to = sums_->own(batch.rows() * phase.width) + i * phase.width;
+  if (!mine) return void(std::fill_n(to, phase.width, 0.f));
+  const auto apart = static_cast<size_t>(step) * element;
+  for (int64_t d = 0; d < phase.width; ++d, from += apart) {
+    if (shape_.type == ElementType::f32) {
+      std::memcpy(to + d, from, sizeof *to);
+      continue;
     }
+    uint16_t half;
+    std::memcpy(&half, from, sizeof half);
+    to[d] = std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
   }
 }
 
@@ -378,7 +376,7 @@ void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
 }
 
 void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
-  const int64_t d = width(Buffer::partials);
+  const int64_t d = phase.width;
   if (thread == 0) {
     sums_->meet(m * d);
     sum_bytes_ += m * d * static_cast<int64_t>(sizeof(float));

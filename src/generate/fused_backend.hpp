@@ -94,7 +94,6 @@ class FusedBackend final : public StepBackend {
   void execute_row(const Phase& phase, const StepBatch& batch, int64_t i, int thread, int64_t first,
                    int64_t count) const;
   void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
-  void look_up_column(const Phase& phase, int64_t id, std::byte* to) const;
   void linears(const Phase& phase, int64_t m, int thread) const;
   void columns(const Phase& phase, int64_t m, int thread);
   void sum(const Phase& phase, int64_t m, int thread);

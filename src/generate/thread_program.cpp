@@ -85,6 +85,10 @@ class Compiler {
   bool split() const { return weights_.degree() > 1; }
   size_t parameter(model::Role role) const { return spec_.index_of(*stage_, role); }
   int64_t& width(Buffer buffer) { return out_.width[index_of(buffer)]; }
+  // Partial sums have one buffer, for the widest of them.
+  void widen(Buffer buffer, int64_t columns) {
+    width(buffer) = buffer == Buffer::partials ? std::max(width(buffer), columns) : columns;
+  }
   void add_phase(Phase phase) {
     phase.layer = stage_->layer;
     out_.phases.push_back(std::move(phase));
@@ -96,20 +100,26 @@ class Compiler {
   size_t append(const model::Reduce& o, size_t) {
     const Buffer out = buffer_of(o.value);
     if (split())
-      add_phase({.kind = PhaseKind::sum, .in = Buffer::partials, .other = out, .out = out});
+      add_phase({.kind = PhaseKind::sum,
+                 .in = Buffer::partials,
+                 .other = out,
+                 .out = out,
+                 .width = width(out)});
     return 1;
   }
   size_t append(const model::LookUp& o, size_t) {
     const base::Block block = weights_.block(parameter(o.weight));
-    width(buffer_of(o.out)) = o.columns ? block.rows : block.columns;
+    const int64_t columns = o.columns ? block.rows : block.columns;
     const Buffer out = split() ? Buffer::partials : buffer_of(o.out);
-    if (split()) width(out) = width(buffer_of(o.out));
+    widen(buffer_of(o.out), columns);
+    widen(out, columns);
     add_phase({.kind = PhaseKind::look_up,
                .operation = o,
                .in = out,
                .other = out,
                .out = out,
-               .weight = parameter(o.weight)});
+               .weight = parameter(o.weight),
+               .width = columns});
     return 1;
   }
   size_t append(const model::Attend& o, size_t) {
@@ -192,7 +202,7 @@ class Compiler {
     const base::Block block = weights_.block(weight);
     EXPECT(block.columns == width(in));
     out_.linears.push_back({weight, bias, block.columns, block.rows, in, out});
-    width(out) = block.rows;
+    widen(out, block.rows);
   }
 
   void append_head() {

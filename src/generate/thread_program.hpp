@@ -16,7 +16,7 @@ namespace trireme::generate {
 // Buffers of the steps: those that only this engine has, and the model's values.
 enum class Buffer : uint8_t {
   cache,         // keys and values in pages
-  partials,      // [ranks, M, D] fp32, tensor parallel only
+  partials,      // [ranks, M, width of the sum] fp32, tensor parallel only
   selected,      // the final rows whose logits are wanted
   selected_low,  // of an adapter of the head (model::Stage::low)
   logits,
@@ -78,6 +78,7 @@ struct Phase {
   std::array<size_t, 4> numbers{};                   // parameters of Activate
   size_t first = 0;                                  // of ThreadProgram::linears
   size_t count = 0;
+  int64_t width = 0;  // of kinds sum and look_up: elements of a row
   std::array<bool, row_works>
       meet{};  // before it, since it reads what other threads wrote or writes what they read
 

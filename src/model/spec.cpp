@@ -289,9 +289,6 @@ base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {
            "tensor parallelism of ", degree, " ranks is not possible for a model with ",
            spec.shape.kv_heads, " KV heads (a KV group is never split): choose 1 to ",
            spec.shape.kv_heads);
-  VALIDATE(degree == 1 || !spec.adapter, ExitCode::configuration, "tensor parallelism of ", degree,
-           " ranks is not supported with an adapter beside the weights: use one rank for each "
-           "replica (generate.tensor_parallel = 1, --tp 1), or merge the adapter");
   std::vector<Slicing> slicing;
   for (const auto& parameter : spec.parameters) {
     VALIDATE(degree == 1 || parameter.role != Role::whole_q_norm, ExitCode::configuration,

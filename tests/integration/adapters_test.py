@@ -136,6 +136,15 @@ class Adapters(ProgramTest):
         self.succeed(*answers, "--output", "merged-answers.jsonl", "--adapter-as", "merged")
         texts = [{line["index"]: line["text"] for line in read_lines(self.folder / f"{how}-answers.jsonl")} for how in ("apart", "merged")]
         self.assertEqual(*texts)
+        # Two ranks of one replica: the same texts, log-probs but for the order of sums.
+        for ranks in (1, 2):
+            self.succeed(*answers, "--log-probs", "--tp", str(ranks), "--output", f"tp{ranks}.jsonl", ranks=ranks)
+        whole, cut = ({line["index"]: line for line in read_lines(self.folder / f"tp{ranks}.jsonl")} for ranks in (1, 2))
+        for index, line in whole.items():
+            self.assertEqual(line["text"], cut[index]["text"])
+            self.assert_near(line["log_probs"], cut[index]["log_probs"], 1e-4)
+        self.succeed(*common, "run.dir=tp", "generate.tensor_parallel=2", "run.iterations=2", ranks=2)
+        self.assertLess(max(line["mismatch_max"] for line in self.metrics("tp")), 1e-3)
 
     def test_what_does_not_fit(self):
         for options, word in ((["actor.lora.rank=4", 'actor.lora.targets=["wq"]'], 'the model has no module "wq"'),
@@ -147,8 +156,6 @@ class Adapters(ProgramTest):
             for how in (["--dry-run"], []):
                 refused = self.succeed("ppo", "ppo.toml", "run.dir=refused", *options, *how, code=CONFIGURATION)
                 self.assertIn(word, refused.text)
-        refused = self.succeed("ppo", "ppo.toml", "run.dir=refused", "actor.lora.rank=4", "generate.tensor_parallel=2", "ranks.generator=2", code=CONFIGURATION, ranks=2)
-        self.assertIn("tensor parallelism of 2 ranks is not supported with an adapter", refused.text)
 
         # Another base.
         self.succeed("sft", "sft.toml", "run.dir=made", "actor.lora.rank=2", "run.iterations=1", "ckpt.save_hf=end")

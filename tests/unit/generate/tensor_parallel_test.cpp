@@ -83,6 +83,54 @@ TEST(TensorParallel, GivesTheTextsOfOneRankForEveryFamily) {
   EXPECT_EQ(seen.size(), config::architecture_table.size()) << "a family has no small model";
 }
 
+// An adapter beside the weights: A of a layer that is cut by its inputs, B of one that is cut by
+// its outputs; look-ups by column, and the head.
+TEST(TensorParallel, GivesTheTextsOfOneRankWithAnAdapter) {
+  const auto& comm = world();
+  model::Adapter adapter;
+  adapter.rank = 4;
+  adapter.alpha = 0.5;
+  for (const auto& targets : std::vector<std::vector<std::string>>{
+           {"all-linear", "embed_tokens", "lm_head"}, {"down_proj", "k_proj"}}) {
+    adapter.targets = targets;
+    adapter.rank_pattern = {{"layers.1.mlp.down_proj", 7}};
+    const auto spec = model::with_adapter(tiny_spec(vocab), adapter, "this test");
+    const auto whole = tiny_weights(spec, DType::f32);
+    const auto mine = tiny_weights(spec, DType::f32, comm.rank(), comm.size());
+    for (const BackendKind backend : {BackendKind::fused, BackendKind::torch}) {
+      Engine single(spec, whole, options(backend));
+      Engine engine(spec, mine, options(backend), comm);
+      const Results got = run_all(engine, requests());
+      expect_close(run_all(single, requests()), got, 2e-5);
+      expect_agreement(got);
+    }
+    const auto narrow = tiny_weights(spec, DType::bf16, comm.rank(), comm.size());
+    Engine engine(spec, narrow, options(BackendKind::fused), comm);
+    expect_agreement(run_all(engine, requests()));
+  }
+}
+
+TEST(TensorParallel, GivesTheTextsOfOneRankForEveryFamilyWithAnAdapter) {
+  const auto& comm = world();
+  model::Adapter adapter;
+  adapter.rank = 3;
+  adapter.alpha = 1;
+  adapter.targets = {"all-linear"};
+  for (const SmallFamily& family : small_families(3)) {
+    if (comm.size() > 1 && family.config.starts_with("\"Olmo")) continue;
+    SCOPED_TRACE(family.config);
+    const auto spec = model::with_adapter(model::describe(family.shape, model::HeadKind::language),
+                                          adapter, "this test");
+    const auto whole = tiny_weights(spec, DType::f32);
+    Engine single(spec, whole, options(BackendKind::fused));
+    const auto mine = tiny_weights(spec, DType::f32, comm.rank(), comm.size());
+    Engine engine(spec, mine, options(BackendKind::fused), comm);
+    const Results got = run_all(engine, mixed_requests(family.shape.vocab));
+    expect_close(run_all(single, mixed_requests(family.shape.vocab)), got, 5e-5);
+    expect_agreement(got);
+  }
+}
+
 TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab, true);
