@@ -12,7 +12,9 @@
 #include "layouts.hpp"
 #include "support/source_folder.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/admission.hpp"
 
@@ -28,14 +30,16 @@ struct Deck {
   Deck(const std::string& file, const std::string& actor_folder, const std::string& reward_folder,
        int nodes, int per_node, plan::Machine on, std::vector<std::string> overrides = {})
       : options(config::load_deck(source_folder() / file, overrides)),
-        actor(spec_of(actor_folder, model::HeadKind::language)),
+        actor(model::adapted(spec_of(actor_folder, model::HeadKind::language), options)),
         machine(std::move(on)),
         node_of_rank(config::block_nodes(nodes * per_node, per_node)),
         roles(config::resolve_ranks(options.ranks, nodes * per_node, node_of_rank)) {
     models.actor = layout(actor);
     models.slices =
         model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
-    if (options.algo.kl.init_coef != 0) models.reference = models.actor;
+    if (options.algo.kl.init_coef != 0 &&
+        config::has_reference_model(options, config::Command::ppo))
+      models.reference = models.actor;
     const std::string scorer = reward_folder.empty() ? actor_folder : reward_folder;
     if (options.has_critic()) models.critic = layout(spec_of(scorer, model::HeadKind::score));
     if (!reward_folder.empty())
@@ -56,7 +60,8 @@ struct Deck {
 Deck deck_70b(const std::string& file, int nodes, const std::string& machine,
               std::vector<std::string> overrides = {}) {
   overrides.push_back("data.prompt_dataset=[\"prompts.jsonl\"]");
-  return Deck(file, "inputs/models/llama3-70b", "inputs/models/llama3-8b", nodes, 8,
+  const bool judged = file.find("/ppo") != std::string::npos;  // by a reward model
+  return Deck(file, "inputs/models/llama3-70b", judged ? "inputs/models/llama3-8b" : "", nodes, 8,
               *plan::known_machine(machine), overrides);
 }
 
@@ -89,6 +94,7 @@ struct Site {
 const std::map<std::string, std::vector<Site>> sites{
     {"ppo_70b.toml", {{"h100", 4, 8}, {"a100-80", 4, 8}, {"h100", 8, 8}}},
     {"ppo_70b_16x8.toml", {{"h100", 16, 8}, {"a100-80", 16, 8}}},
+    {"grpo_70b_lora.toml", {{"h100", 1, 8}, {"a100-80", 1, 8}, {"h200", 1, 8}}},
     {"ppo_8b.toml", {{"h100", 1, 8}, {"a100-80", 1, 8}, {"h200", 1, 8}}},
     {"ppo_8b_a100_40.toml", {{"a100-40", 6, 4}}},
 };
@@ -105,7 +111,7 @@ TEST(ShippedDecks, EachFitsItsMachines) {
     for (const Site& site : sites.at(name)) {
       const std::string file = "inputs/science/" + name;
       EXPECT_TRUE(
-          print(name.c_str(), name.starts_with("ppo_70b")
+          print(name.c_str(), name.find("70b") != std::string::npos
                                   ? deck_70b(file, site.nodes, site.machine)
                                   : deck_8b(site.nodes, site.per_node, site.machine, file)));
     }
@@ -128,6 +134,11 @@ TEST(ShippedDecks, WhereElseTheyFit) {
       << "a whole copy of the generator's weights leaves too little";
   print("ppo_70b.toml", deck_70b(plain, 4, "h200"));
   print("ppo_70b_16x8.toml", deck_70b(large, 4, "h200"));
+  const std::string lora = "inputs/science/grpo_70b_lora.toml";
+  EXPECT_FALSE(print("grpo_70b_lora.toml, whole replicas",
+                     deck_70b(lora, 1, "h100", {"generate.tensor_parallel=1"})));
+  EXPECT_FALSE(print("grpo_70b_lora.toml, no adapter",
+                     deck_70b(lora, 1, "h100", {"actor.lora.rank=0", "actor.lora.alpha=16"})));
 }
 
 // CPUs: a laptop's memory is enough for everything that the tutorial runs.
