@@ -417,12 +417,13 @@ install_interop() {
   no_install && { say "no comparison environment in $venv: $without"; return; }
   base=$(matching_python) || { say "no Python fits the torch wheel in $wheels: $without"; return; }
   if ! usable_environment "$base"; then
-    say "making $venv (transformers, tokenizers, safetensors: what the results are compared with)"
+    say "making $venv (transformers, tokenizers, safetensors, peft: what the results are compared with)"
     rm -rf "$venv"
     "$base" -m venv "$venv" || { say "\"$base -m venv $venv\" failed: $without"; return; }
   fi
-  retry "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tests/interop/requirements.lock ||
-    { say "pip failed: $without"; return; }
+  local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:)
+  retry "${pip[@]}" -r tests/interop/requirements.lock || { say "pip failed: $without"; return; }
+  retry "${pip[@]}" --no-deps -r tests/interop/beside_torch.lock || { say "pip failed: $without"; return; }
   "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: $without"
 }
 

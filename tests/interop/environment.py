@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The virtual environment of the comparison tests: same torch wheel as the program, transformers beside it.
 
-    environment.py check               exit 0 when this interpreter has all of requirements.txt and imports torch
+    environment.py check               exit 0 when this interpreter has all of requirements.txt and beside_torch.lock, and imports torch
     environment.py prepare WHEELS      let this interpreter use the torch wheel in WHEELS, then check
 
 A CUDA wheel of torch imports about ten CUDA libraries (2.5 GB) even where nothing runs on a GPU. Where some are missing,
@@ -32,10 +32,11 @@ def version_key(text):
 
 
 def unmet_requirements():
-    """Names of packages in requirements.txt that are missing or of another version."""
+    """Names of packages in requirements.txt and beside_torch.lock that are missing or of another version."""
     unmet = []
-    for line in (HERE / "requirements.txt").read_text().splitlines():
-        line = line.split("#")[0].strip()
+    wanted = [(HERE / name).read_text() for name in ("requirements.txt", "beside_torch.lock")]
+    for line in "\n".join(wanted).splitlines():
+        line = line.split("#")[0].split("--hash")[0].strip()
         if not line:
             continue
         name, relation, wanted = re.fullmatch(r"([\w.-]+)(==|>=|<)?(.*)", line).groups()
