@@ -110,6 +110,20 @@ def rl_step_rows(shape, dtype, steps, sequences):
     return [Row("T6", f"RL-shaped train step {shape} {dtype}, {sequences} sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
 
 
+def lora_rows(shape, steps):
+    """T11: an adapter of rank 16 on all linear layers, beside the same step of the whole model and peft's. Two ranks by DDP: the base is whole on each."""
+    def side(key, lora, *more):
+        return ours("perf_train", key, "--shape", shape, "--dtype", "bf16", "--steps", steps, "--lora", lora, *more, ranks=2)
+
+    def stock(key):
+        return peer("train_stock.py", key, "--kind", "ddp", "--shape", shape, "--dtype", "bf16", "--lora", 16, "--repetitions", steps, ranks=2)
+    speed = Row("T11", f"train step {shape} bf16, LoRA of rank 16, 2 ranks x 2 x 512 tokens, recompute", "tokens/s", side("tokens_per_s_best", 16),
+                [Peer("the whole model", side("tokens_per_s_best", 0), 1.3), Peer("peft, DDP + gloo", stock("tokens_per_s_best"), 1.2)])
+    memory = Row("T11", f"peak memory per rank, {shape} bf16, LoRA of rank 16", "bytes", side("peak_bytes", 16),
+                 [Peer("the whole model", side("peak_bytes", 0), 2), Peer("peft, DDP + gloo", stock("peak_bytes"))], lower=True)
+    return [speed, memory]
+
+
 def scaling_rows(shape, steps):
     """T9: what two ranks of one thread do against one, as a share of what the library's products gain from the second core. Nobody's figure but our own."""
     def tokens_per_s(ranks, sequences):
@@ -129,7 +143,7 @@ def train_rows(quick):
     side = ours("perf_train", "peak_bytes", "--shape", shape, "--dtype", "bf16", "--steps", 1, ranks=2)
     fsdp = Peer("FSDP2 + gloo", peer("train_stock.py", "peak_bytes", "--shape", shape, "--dtype", "bf16", ranks=2), 1 / 0.75)
     rows.append(Row("T5", f"peak memory per rank, {shape} bf16", "bytes", side, [fsdp], lower=True))
-    return rows + scaling_rows(shape, steps)
+    return rows + lora_rows(shape, steps) + scaling_rows(shape, steps)
 
 
 # ---- generate ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 --kind fsdp: FSDP2 over gloo, one thread a rank; bf16: parameters gathered in bf16, gradients reduced in fp32.
 --kind ddp: DistributedDataParallel over gloo; --kind single: one process with all threads. Both with bf16 by autocast.
+--lora RANK: peft's adapter of all linear layers of the blocks, over a base in --dtype.
 --device cuda, --compile 1: on a GPU, by torch.compile.
 --lengths P+R,P+R,...: sequences of a prompt and a response instead of equal ones, dealt out to the ranks in turn, longest first, padded to the
 longest of their micro-batch of --micro-batch sequences; only response tokens bear a loss. Tokens are real ones.
@@ -14,7 +15,7 @@ import warnings
 from common import SHAPES, arguments, model, report, start_gloo, timed, use
 
 warnings.filterwarnings("ignore")
-a = arguments(kind="fsdp", sequences=2, tokens=512, dtype="bf16", recompute=1, lengths="", micro_batch=4, device="cpu", compile=0)
+a = arguments(kind="fsdp", sequences=2, tokens=512, dtype="bf16", recompute=1, lengths="", micro_batch=4, device="cpu", compile=0, lora=0)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -23,22 +24,27 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E4
 
 rank, world = start_gloo()
 use(a.device)
-net = model(a.shape)
+net = model(a.shape, torch.bfloat16 if a.lora and a.dtype == "bf16" else None)
 net.train()
 net.config.use_cache = False
+if a.lora:
+    from peft import LoraConfig, get_peft_model
+    net = get_peft_model(net, LoraConfig(task_type="CAUSAL_LM", r=a.lora, lora_alpha=2 * a.lora, target_modules="all-linear"))
+    if a.recompute:
+        net.enable_input_require_grads()
 if a.recompute:
     net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
 if a.kind == "fsdp":
     options = dict(mesh=init_device_mesh(a.device, (world,)), reshard_after_forward=True)
     if a.dtype == "bf16":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in net.model.layers:
+    for layer in (net.get_base_model() if a.lora else net).model.layers:
         fully_shard(layer, **options)
     fully_shard(net, **options)
 if a.compile:
     net.compile()
 run = torch.nn.parallel.DistributedDataParallel(net) if a.kind == "ddp" else net
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
+optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-6, fused=True)
 generator = torch.Generator(a.device).manual_seed(rank)
 vocabulary = SHAPES[a.shape]["vocab_size"]
 

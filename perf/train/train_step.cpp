@@ -3,7 +3,10 @@
 //   mpirun -n 2 perf_train [--shape 135M|25M|1B|8B] [--sequences 2] [--tokens 512] [--dtype
 //   bf16|fp32] [--steps 5] [--kept-logits BYTES] [--head fp32]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
+//                          [--lora RANK]
 //                          [--lengths P+R,P+R,... --micro-batch-tokens 1024]
+// --lora: an adapter of all linear layers of the blocks is trained, and the model's weights are
+// not.
 // --lengths: these sequences (prompt + response tokens, the loss on the response) instead of equal
 // ones, dealt out to ranks and packed into micro-batches by the planner that the trainer uses.
 // perf_train-gpu does it on GPUs. Rank 0 prints one line per step and, last, one JSON object. The
@@ -42,7 +45,7 @@ namespace {
 struct Setting {
   std::string shape = "135M", dtype = "bf16", exchange = "auto", head = "model";
   int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1,
-          micro_batch_tokens = 1024, kept_logits = int64_t{256} << 20;
+          micro_batch_tokens = 1024, kept_logits = int64_t{256} << 20, lora = 0;
   bool reduce_once = false;
   std::vector<std::string> lengths;  // "prompt+response"
 };
@@ -71,6 +74,9 @@ Setting parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--micro-batches", s.micro_batches)
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--lora", s.lora, "rank of an adapter; 0: the weights are trained")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--lengths", s.lengths, "prompt+response, ...")->delimiter(',');
   app.add_option("--micro-batch-tokens", s.micro_batch_tokens, "budget, with --lengths")
@@ -192,16 +198,18 @@ void report(const Setting& s, const comm::CommView& world, double tokens,
   if (world.rank() != 0) return;
   const auto memory = model.memory();
   std::printf(
-      "{\"shape\": \"%s\", \"dtype\": \"%s\", \"ranks\": %d, \"sequences\": %ld, \"tokens\": %ld, "
+      "{\"shape\": \"%s\", \"dtype\": \"%s\", \"lora\": %ld, \"ranks\": %d, \"sequences\": %ld, "
+      "\"tokens\": %ld, "
       "\"micro_batches\": %ld, "
       "\"recompute\": %ld, \"exchange\": \"%s\", \"steps\": %zu, \"tokens_per_s_best\": %.1f, "
       "\"tokens_per_s_median\": %.1f, \"tokens_per_cpu_s_best\": %.1f, "
       "\"peak_bytes\": %ld, \"fp32_state_bytes\": %ld, \"weight_bytes\": %ld, \"exchange_bytes\": "
       "%ld, \"wait_s\": %.2f}\n",
-      s.shape.c_str(), s.dtype.c_str(), world.size(), static_cast<long>(s.sequences),
-      static_cast<long>(s.tokens), static_cast<long>(s.micro_batches),
-      static_cast<long>(s.recompute), model.exchange_kind().c_str(), seconds.size(),
-      tokens / seconds.front(), tokens / seconds[seconds.size() / 2], tokens / cpu_seconds.front(),
+      s.shape.c_str(), s.dtype.c_str(), static_cast<long>(s.lora), world.size(),
+      static_cast<long>(s.sequences), static_cast<long>(s.tokens),
+      static_cast<long>(s.micro_batches), static_cast<long>(s.recompute),
+      model.exchange_kind().c_str(), seconds.size(), tokens / seconds.front(),
+      tokens / seconds[seconds.size() / 2], tokens / cpu_seconds.front(),
       static_cast<long>(*std::max_element(peaks.begin(), peaks.end())),
       static_cast<long>(memory.master + memory.gradients + memory.moments),
       static_cast<long>(memory.weights), static_cast<long>(memory.exchange), wait);
@@ -219,6 +227,13 @@ void run(const Setting& s) {
   if (!site.is_gpu) at::set_num_threads(1);  // beside a GPU they draw the initial weights
   auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
   if (s.head == "fp32") spec.head_type = config::HeadType::fp32;
+  if (s.lora > 0) {
+    model::Adapter adapter;
+    adapter.rank = s.lora;
+    adapter.alpha = 2 * static_cast<double>(s.lora);
+    adapter.targets = {"all-linear"};
+    spec = model::with_adapter(spec, adapter, "--lora");
+  }
   zero::ShardedModel model(spec, world, std::nullopt, site.device, options_of(s));
   model.load([&spec](size_t p, const base::Block& block, float* out) {
     model::initial_values(spec, p, block, 1, out);
