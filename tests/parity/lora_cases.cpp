@@ -7,6 +7,7 @@
 
 #include "parity/cases.hpp"
 #include "parity/golden_rows.hpp"
+#include "parity/lora_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
@@ -21,55 +22,6 @@ namespace {
 
 using at::Tensor;
 using model::AdapterUse;
-
-constexpr int64_t few_tokens = 30;  // several micro-batches where a rank has more than one row
-
-// A model with its adapter, and where its weights come from.
-struct Adapted {
-  explicit Adapted(const GoldenCase& c) {
-    const auto folder = model::open_model(model_path(c));
-    const auto adapter = model::open_adapter(Golden::folder() / c.word("adapter").value());
-    const auto head = folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language;
-    spec = model::with_adapter(model::describe(folder.shape, head), adapter.adapter, c.name);
-    weights = model::adapted_weights(spec, folder.weights, &adapter);
-  }
-  zero::ShardedModel load(const model::ModelSpec& which,
-                          const std::shared_ptr<const model::WeightSource>& from) const {
-    zero::ShardedModel out(which, world(), std::nullopt, at::kCPU, {.compute = config::DType::f32});
-    out.load([&](size_t p, const base::Block& block, float* values) {
-      model::load_parameter(which, p, block, *from, 0, values);
-    });
-    return out;
-  }
-  zero::ShardedModel load() const { return load(spec, weights); }
-
-  model::ModelSpec spec;
-  std::shared_ptr<const model::WeightSource> weights;
-};
-
-size_t exported_index(const model::ModelSpec& spec, const std::string& name) {
-  const auto found = std::ranges::find_if(spec.parameters, [&](const model::Parameter& p) {
-    return p.trainable && model::exported_adapter_name(p) == name;
-  });
-  if (found == spec.parameters.end()) throw std::runtime_error("nothing trains " + name);
-  return static_cast<size_t>(found - spec.parameters.begin());
-}
-
-using ValuesOf = base::Placed<float> (zero::ShardedModel::*)(size_t);
-
-// All outputs "<kind>/<key of adapter_model.safetensors>", and that nothing else is trained.
-void expect_trained(const GoldenCase& c, const std::string& kind, zero::ShardedModel& model,
-                    ValuesOf values, double factor = 1) {
-  size_t count = 0;
-  for (const auto& [field, key] : c.outputs) {
-    if (!field.starts_with(kind + "/")) continue;
-    const size_t p = exported_index(model.spec(), field.substr(kind.size() + 1));
-    expect_matches(c, field, whole_parameter(model, p, (model.*values)(p)).mul(factor));
-    ++count;
-  }
-  const auto trained = std::ranges::count_if(model.spec().parameters, &model::Parameter::trainable);
-  EXPECT_EQ(static_cast<size_t>(trained), count) << c.name;
-}
 
 std::vector<std::vector<int32_t>> sequences_of(const Samples& samples) {
   std::vector<std::vector<int32_t>> out;
@@ -109,27 +61,6 @@ void check_forward_pass(const GoldenCase& c) {
     expect_matches(c, field, whole);
   }
 }
-
-// Chosen rows of this rank, then the rejected ones, as one micro-batch.
-struct PairRows {
-  explicit PairRows(const GoldenCase& c) : chosen(c, "chosen_"), rejected(c, "rejected_") {
-    Samples all;
-    for (GoldenRows* side : {&chosen, &rejected}) {
-      const std::string mask = side == &chosen ? "chosen_mask" : "rejected_mask";
-      if (c.has_input(mask)) side->set_action_mask(c.input(mask));
-      for (int64_t i = 0; i < side->samples().size(); ++i) all.append(side->samples(), i);
-    }
-    batch = learn::make_action_batch(all, at::kCPU);
-  }
-  // Of [2 n].
-  ppo::Pairs sides(const Tensor& values) const {
-    const int64_t n = values.size(0) / 2;
-    return {values.narrow(0, 0, n), values.narrow(0, n, n)};
-  }
-
-  GoldenRows chosen, rejected;
-  learn::ActionBatch batch;
-};
 
 double reward_gradients(zero::ShardedModel& model, const PairRows& rows) {
   double value = 0;
@@ -196,37 +127,9 @@ void check_steps(const GoldenCase& c) {
 void check_preference_step(const GoldenCase& c) {
   auto model = Adapted(c).load();
   const PairRows rows(c);
-  config::DpoOptions options;
-  options.beta = c.number("beta").value();
-  const auto sums = [&](const Tensor& hidden, const kernels::HeadWeight& weight) {
-    const auto head = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight,
-                                               rows.batch.targets, 1.0, kernels::Entropy::skip);
-    return ppo::sequence_log_probs(head.log_probs, at::ones_like(rows.batch.columns, at::kByte),
-                                   rows.batch.segments)
-        .sums;
-  };
-  Tensor reference = at::empty({0}), policy = reference;
-  model.forward(
-      rows.batch.packed,
-      [&](const Tensor& hidden, const kernels::HeadWeight& weight) {
-        reference = sums(hidden, weight);
-      },
-      AdapterUse::disabled);
-  double loss = 0;
-  model.forward_backward(rows.batch.packed, [&](const Tensor& hidden,
-                                                const kernels::HeadWeight& weight) {
-    const Tensor mine = sums(hidden, weight);
-    policy = mine.detach();
-    ppo::PairInput in;
-    in.policy = rows.sides(mine);
-    in.reference = rows.sides(reference);
-    const Tensor value =
-        ppo::pair_losses(in, options).losses.sum().div(static_cast<double>(rows.chosen.count()));
-    loss = value.item<double>();
-    return value;
-  });
+  const auto [policy, reference, loss] = preference_gradients(c, model, rows);
   const int64_t count = rows.chosen.count();
-  expect_matches(c, "loss", world().sum(loss));
+  expect_matches(c, "loss", loss);
   expect_matches(c, "policy_chosen", rows_of_all(rows.sides(policy).chosen, count));
   expect_matches(c, "policy_rejected", rows_of_all(rows.sides(policy).rejected, count));
   expect_matches(c, "ref_chosen", rows_of_all(rows.sides(reference).chosen, count));
@@ -288,6 +191,7 @@ void check_lora(const GoldenCase& c) {
   if (kind == "adamw5") return check_steps(c);
   if (kind == "dpo") return check_preference_step(c);
   if (kind == "policy") return check_policy_step(c);
+  if (kind.ends_with("50")) return check_trainer_steps(c);
   FAIL() << "there is no check for cases like " << c.name;
 }
 
