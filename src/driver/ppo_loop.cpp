@@ -103,6 +103,8 @@ RunState PpoLoop::resume_or_start() {
   } else {
     state.training.kl_coefficient = run_.options.algo.kl.init_coef;
     state.version = 1;  // the weights that the run starts from
+    state.sampler = sampler_.state();  // a stop inside the first iteration saves it
+    if (pretraining_) state.ptx_sampler = pretraining_->state();
   }
   if (run_.leads()) {
     // Behind the last optimizer step nothing writes the samples of the unfinished iteration again.

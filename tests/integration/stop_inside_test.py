@@ -90,6 +90,14 @@ class StopInside(ProgramTest):
                 self.assertEqual(len(self.steps(name)), 1)
                 self.assert_goes_on(name, *overrides)
 
+    def test_in_the_first_iteration(self):
+        """No state of an earlier one is there to be saved again."""
+        for name, place, overrides in (("first-rollout", "0:rollout:1", ()), ("first-plugin", "0:reward plugin:1", ()), ("first-train", "0:actor step:3", EXTRAS),
+                                       ("first-extras", "1:rollout:1", EXTRAS), ("first-ahead", "0:reward plugin:1", AHEAD)):
+            with self.subTest(name):
+                self.stop(name, place, *overrides)
+                self.assert_goes_on(name, *overrides)
+
     def test_a_pass_that_scores_is_left_between_micro_batches(self):
         """Of the four that a rank has in an iteration: it would die in the last one."""
         small = ("rollout.micro_batch_tokens=1",)
