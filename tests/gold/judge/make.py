@@ -123,7 +123,10 @@ def main():
         found = [row["score"] for row in rows if row["score"] is not None]
         print(name, "with a score:", len(found), "of", len(rows), "different:", len(set(found)), "mean", statistics.mean(found) if found else None)
         cases["sources"].append({"name": name, "chat_template": chat, "source": source, "rows": rows})
-    (HERE / "cases.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n")
+    text = json.dumps(cases, ensure_ascii=False)
+    for first in ("ids", "prompt", "name"):  # a line each
+        text = text.replace(f', {{"{first}"', f',\n{{"{first}"')
+    (HERE / "cases.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":
