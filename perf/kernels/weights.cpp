@@ -36,8 +36,7 @@ void pack(benchmark::State& state) {
   Slice s;
   const void* tensors[] = {s.whole.data()};
   for (auto _ : state) {
-    sync::pack(sync::copier_of(false), s.pieces, sync::Side::source, element_bytes, tensors,
-               s.bucket.data());
+    sync::pack(sync::copier_of(false), s.pieces, element_bytes, tensors, s.bucket.data());
     benchmark::ClobberMemory();
   }
   count(state);
@@ -87,8 +86,10 @@ void apply(benchmark::State& state) {
   sync::DeltaEncoder encoder(c.delta, element_bytes);
   encoder.add(c.now.data(), c.bits.data(), 0, elements);
   c.delta.resize(encoder.finish());
+  const std::vector<sync::Piece> whole{{0, {1, elements, 0, elements, 0, elements}}};
+  void* targets[] = {c.before.data()};
   for (auto _ : state) {
-    benchmark::DoNotOptimize(sync::apply_delta(c.delta, element_bytes, elements, c.before.data()));
+    benchmark::DoNotOptimize(sync::unpack_delta(whole, element_bytes, c.delta, elements, targets));
     benchmark::ClobberMemory();
   }
   count(state);
