@@ -92,7 +92,7 @@ class Assignment {
     std::vector<std::string> names;
     for (const auto& key : source_keys()) names.push_back(key.name());
     const std::string near = base::nearest(member, names);
-    mistake(where, base::text(name, " is no key",
+    mistake(where, base::text(name, " is not a key",
                               near.empty() ? base::text(" (known: ", base::join(names), ")")
                                            : base::text(" (nearest: ", near, ")")));
   }
@@ -111,7 +111,7 @@ class Assignment {
       std::vector<std::string> names;
       for (const auto& key : option_keys()) names.push_back(key.name());
       const std::string near = nearest_key(name, names);
-      mistake(where, base::text(name, " is no key",
+      mistake(where, base::text(name, " is not a key",
                                 near.empty() ? base::text(" (`trireme --help-deck ", section,
                                                           "` lists those of its section)")
                                              : base::text(" (nearest: ", near, ")")));
@@ -122,9 +122,9 @@ class Assignment {
     std::vector<std::string> names;
     for (const auto& s : sections()) names.emplace_back(s.name);
     if (name == section)
-      return base::text(name, " is no key (keys stand in a section: ", base::join(names), ")");
+      return base::text(name, " is not a key (keys are in a section: ", base::join(names), ")");
     const std::string near = base::nearest(section, names);
-    return base::text("[", section, "] is no section",
+    return base::text("[", section, "] is not a section",
                       near.empty() ? base::text(" (sections: ", base::join(names), ")")
                                    : base::text(" (nearest: [", near, "])"));
   }

@@ -67,8 +67,8 @@ MachineFile parse_machine_file(std::string_view text, std::string_view name) {
     const std::string near = key ? "" : base::nearest(entry.key, names);
     const std::string problem =
         key            ? key->assign(out, entry.value)
-        : near.empty() ? base::text("is no key of a machine (known: ", base::join(names), ")")
-                       : base::text("is no key of a machine (nearest: ", near, ")");
+        : near.empty() ? base::text("is not a key of a machine (known: ", base::join(names), ")")
+                       : base::text("is not a key of a machine (nearest: ", near, ")");
     if (!problem.empty())
       mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " ", problem));
   }

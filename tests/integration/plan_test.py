@@ -80,7 +80,7 @@ class Plan(ProgramTest):
         self.assertIn("--machine h1000 is not known: h100, h200, a100-80, a100-40, gh200, this, or a file that ends in .toml", refused.text)
         self.assertIn("no-such.toml", self.plan(*self.deck_70b("--machine", "no-such.toml"), code=MISSING).text)
         typo = self.machine("typo.toml", H100.replace("node_link", "nod_link"))
-        self.assertIn("typo.toml:7: nod_link is no key of a machine (nearest: node_link)", self.plan(*self.deck_70b(*typo), code=CONFIGURATION).text)
+        self.assertIn("typo.toml:7: nod_link is not a key of a machine (nearest: node_link)", self.plan(*self.deck_70b(*typo), code=CONFIGURATION).text)
         half = self.machine("half.toml", H100.replace("host_link = 64e9\n", ""))
         self.assertIn("host_link missing", self.plan(*self.deck_70b(*half), code=CONFIGURATION).text)
 

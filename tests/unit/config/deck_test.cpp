@@ -211,20 +211,20 @@ seed = 1979-05-27
   EXPECT_THAT(text, HasSubstr("a.toml has 9 mistakes"));
   EXPECT_THAT(text, HasSubstr("a.toml:2: actor.adam.lr must be a number, not a text"));
   EXPECT_THAT(text, HasSubstr("a.toml:3: actor.eps_clip is 1.5 (allowed: >= 0, < 1)"));
-  EXPECT_THAT(text, HasSubstr("a.toml:4: actor.epsclip is no key (nearest: actor.eps_clip)"));
+  EXPECT_THAT(text, HasSubstr("a.toml:4: actor.epsclip is not a key (nearest: actor.eps_clip)"));
   EXPECT_THAT(text, HasSubstr("a.toml:6: algo.advantage.lambd must be a finite number"));
   EXPECT_THAT(text, HasSubstr("a.toml:7: algo.advantage.estimator is \"grpo\" (allowed: gae, "));
   EXPECT_THAT(
       text,
       HasSubstr("a.toml:9: rollout.batch_size must be an integer, not a number with a fraction"));
-  EXPECT_THAT(text, HasSubstr("[modle] is no section (nearest: [model])"));
+  EXPECT_THAT(text, HasSubstr("[modle] is not a section (nearest: [model])"));
   EXPECT_THAT(text, HasSubstr("a.toml:14: run.walltime is \"soon\""));
   EXPECT_THAT(text, HasSubstr("a.toml:15: run.seed must be an integer, not a date or time"));
 }
 
 TEST(Deck, NearestKeyByLastWord) {
   EXPECT_THAT(mistakes("[actor]\nlr = 1e-6"),
-              HasSubstr("actor.lr is no key (nearest: actor.adam.lr)"));
+              HasSubstr("actor.lr is not a key (nearest: actor.adam.lr)"));
 }
 
 TEST(Deck, VariablesOfChatTemplatesAreNoTable) {
@@ -262,7 +262,7 @@ TEST(Deck, WrongListsAndPairs) {
   EXPECT_THAT(mistakes("rollout.stop = [\"a\", 3]"), HasSubstr("element 2 must be a text"));
   EXPECT_THAT(mistakes("reward.source = 3"), HasSubstr("list of tables"));
   EXPECT_THAT(mistakes("[[reward.source]]\nkinds = \"rule\""),
-              HasSubstr("a.toml:2: reward.source.0.kinds is no key (nearest: kind)"));
+              HasSubstr("a.toml:2: reward.source.0.kinds is not a key (nearest: kind)"));
   EXPECT_THAT(mistakes("run.name = \"a\\u0000b\""), HasSubstr("NUL"));
 }
 
@@ -271,7 +271,7 @@ TEST(Deck, HostileTexts) {
   EXPECT_THAT(mistakes("[run]\nseed = 99999999999999999999"), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run]\nname = \"\xff\""), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run"), HasSubstr("a.toml:1"));
-  EXPECT_THAT(mistakes("wish = 1"), HasSubstr("wish is no key (keys stand in a section"));
+  EXPECT_THAT(mistakes("wish = 1"), HasSubstr("wish is not a key (keys are in a section"));
 }
 
 // Whatever a damaged deck says, it is an error or a deck that dumps and reads back.
@@ -350,7 +350,7 @@ TEST(Deck, FileIsNamedInErrors) {
   const auto path = std::filesystem::temp_directory_path() / "trireme_deck_test.toml";
   std::ofstream(path) << "[run]\nsed = 1\n";
   EXPECT_THAT(error_of(ExitCode::configuration, [&] { load_deck(path); }),
-              HasSubstr("trireme_deck_test.toml:2: run.sed is no key (nearest: run.seed)"));
+              HasSubstr("trireme_deck_test.toml:2: run.sed is not a key (nearest: run.seed)"));
   std::ofstream(path) << "[run]\nseed = 1\n";
   EXPECT_EQ(load_deck(path).run.name, "trireme_deck_test");
   std::filesystem::remove(path);

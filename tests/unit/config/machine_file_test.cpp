@@ -59,9 +59,10 @@ TEST(MachineFile, RefusesWhatItCannotMean) {
   };
   EXPECT_THAT(refusal("gpu_memory = \"79 GiB\""), HasSubstr("m.toml: host_memory is missing"));
   EXPECT_THAT(refusal("host_memory = \"1 TiB\"\ngpu_memry = 3"),
-              HasSubstr("m.toml:2: gpu_memry is no key of a machine (nearest: gpu_memory)"));
-  EXPECT_THAT(refusal("host_memory = \"1 TiB\"\n[gpu]\nspins = 3"),
-              HasSubstr("m.toml:3: gpu.spins is no key of a machine (known: name, gpu_memory, "));
+              HasSubstr("m.toml:2: gpu_memry is not a key of a machine (nearest: gpu_memory)"));
+  EXPECT_THAT(
+      refusal("host_memory = \"1 TiB\"\n[gpu]\nspins = 3"),
+      HasSubstr("m.toml:3: gpu.spins is not a key of a machine (known: name, gpu_memory, "));
   EXPECT_THAT(refusal("host_memory = \"much\""),
               HasSubstr("m.toml:1: host_memory is \"much\", which is no size"));
   EXPECT_THAT(refusal("host_memory = 0"), HasSubstr("m.toml:1: host_memory"));
