@@ -114,12 +114,10 @@ class Parser {
         flag, [page] { print_and_leave(page()); }, help);
   }
 
-  // The key of a deck that a word has behind dashes; "" where none has.
   static std::string dashed_key(std::span<char*> words) {
-    for (const auto& info : config::key_infos()) {
+    for (const auto& info : config::key_infos())
       for (const std::string_view word : words)
         if (word == "--" + info.name || word.starts_with("--" + info.name + "=")) return info.name;
-    }
     return {};
   }
 
