@@ -10,6 +10,7 @@
 #   ./bootstrap.sh test-build  all that `test` does before it runs them
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
 #   ./bootstrap.sh docs     the documentation site, in build/site
+#   ./bootstrap.sh cross    the program for 64-bit ARM, build/aarch64/trireme, by a cross compiler; qemu-user runs it
 #   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
 #   ./bootstrap.sh sinks    W&B's and MLflow's own readers, for the test interop/sinks_others (200 MB)
 #   ./bootstrap.sh peers    that environment with llama.cpp, which perf/run measures beside ours
@@ -282,14 +283,15 @@ pinned() {
 }
 
 pip_into() {
-  local target=$1 list
+  local target=$1 list options=()
   shift
+  [ "${wheels_for:-}" != aarch64 ] || options=(--platform manylinux_2_28_aarch64 --platform manylinux_2_25_aarch64 --platform manylinux_2_17_aarch64)
   mkdir -p "$target"
   list=$(mktemp)
   pinned "$@" >"$list" || { rm -f "$list"; return 1; }
   # --target leaves the system's Python alone, so that Debian's "externally managed" rule does not apply.
   retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --require-hashes --only-binary :all: \
-    --target "$target" -r "$list" ||
+    "${options[@]}" --target "$target" -r "$list" ||
     { warn "\"pip install $*\" into $target failed: is there a network, room on the disk, and the digest in cmake/wheels.txt?"; rm -f "$list"; return 1; }
   rm -f "$list"
 }
@@ -356,6 +358,37 @@ compile() {
   else
     cmake --build $build_folder --parallel "$(jobs)" || fail "\"cmake --build $build_folder\" failed: the first error above says where"
   fi
+}
+
+# The program for ARM beside this machine's: Debian's libraries and LibTorch's wheel for it in folders of their own.
+cross() {
+  local folder=$cache/aarch64 names=() entry name wheels_for=aarch64
+  command -v apt-get >/dev/null || fail "cross: the libraries for ARM come from Debian's packages, and this is no Debian or Ubuntu"
+  ! no_install || fail "cross: TRIREME_NO_INSTALL=1 forbids to fetch the libraries for ARM"
+  install_packages "${packages[@]}" "${cross_packages[@]}"
+  for entry in "${packages[@]}"; do
+    name=${entry%% *}
+    case $name in libgtest-dev | libgmock-dev | libbenchmark-dev) ;; lib*-dev | *-dev) names+=("$name") ;; esac
+  done
+  if [ ! -e "$folder/sysroot/complete" ]; then
+    say "fetching ${names[*]} for ARM into $folder/sysroot (650 MB)"
+    rm -rf "$folder/sysroot"
+    retry cmake/toolchains/aarch64_sysroot.sh "$folder/sysroot" "${names[@]}" || fail "\"cmake/toolchains/aarch64_sysroot.sh $folder/sysroot\" failed: its messages are above"
+    touch "$folder/sysroot/complete"
+  fi
+  if [ ! -e "$folder/python/complete" ]; then
+    say "fetching torch==$torch_version for ARM into $folder/python"
+    rm -rf "$folder/python"
+    pip_into "$folder/python" "torch==$torch_version" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 || exit 1
+    touch "$folder/python/complete"
+  fi
+  mkdir -p build
+  say "configuring build/aarch64"
+  cmake --preset aarch64 "-DTRIREME_SYSROOT=$folder/sysroot" "-DTRIREME_TORCH_ROOT=$folder/python/torch" >build/configure.log 2>&1 ||
+    { tail -n 30 build/configure.log >&2; fail "\"cmake --preset aarch64\" failed: build/configure.log has all of it"; }
+  say "building trireme for ARM with $(jobs) jobs"
+  cmake --build build/aarch64 --parallel "$(jobs)" --target trireme || fail "\"cmake --build build/aarch64 --target trireme\" failed: the first error above says where"
+  say "done: qemu-aarch64-static -L $folder/sysroot build/aarch64/trireme --help"
 }
 
 # ---- the model of the demo -------------------------------------------------------------------------------------------
@@ -554,9 +587,10 @@ case $command in
   test-build) prepare_tests "$@" ;;
   model) build; compile trireme; fetch_model || exit 1 ;;
   docs) install_torch; install_interop; build_site ;;
+  cross) cross ;;
   interop) install_torch; install_interop ;;
   sinks) install_sinks ;;
   peers) install_torch; install_interop; install_peers ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
-  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, docs, interop, sinks, peers or help" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, docs, cross, interop, sinks, peers or help" ;;
 esac

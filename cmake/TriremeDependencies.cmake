@@ -13,7 +13,7 @@ target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_LIBRARIES} MPI::MPI_C)
 find_package(Kokkos REQUIRED)
 # Debian's package exports an include folder that does not exist; its headers lie with Trilinos'.
 get_target_property(_kokkos_include Kokkos::kokkos INTERFACE_INCLUDE_DIRECTORIES)
-list(FILTER _kokkos_include EXCLUDE REGEX "^/usr/lib/include$")
+list(FILTER _kokkos_include EXCLUDE REGEX "/usr/lib/include$")
 if(NOT _kokkos_include)
   find_path(TRIREME_KOKKOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos kokkos REQUIRED)
   set(_kokkos_include ${TRIREME_KOKKOS_INCLUDE})

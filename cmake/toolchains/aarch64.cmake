@@ -1,14 +1,36 @@
-# Cross compiler for 64-bit ARM and its emulator, as Debian's packages g++-aarch64-linux-gnu and qemu-user(-static) install them:
+# Cross compiler for 64-bit ARM and its emulator, as Debian's packages g++-aarch64-linux-gnu and qemu-user(-static) install them. The program, with
+# LibTorch and Debian's libraries for ARM in folders of their own (./bootstrap.sh cross makes both folders and does this):
+#   cmake --preset aarch64 -DTRIREME_SYSROOT=DIR -DTRIREME_TORCH_ROOT=DIR
+# Without a sysroot what needs no library, and its tests:
 #   cmake -S . -B build/aarch64 --toolchain cmake/toolchains/aarch64.cmake -DTRIREME_PLAIN_ONLY=ON
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 find_program(TRIREME_QEMU_AARCH64 NAMES qemu-aarch64-static qemu-aarch64)
+set(TRIREME_SYSROOT "" CACHE PATH "Debian for ARM, by cmake/toolchains/aarch64_sysroot.sh")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES TRIREME_SYSROOT)
+set(_root /usr/aarch64-linux-gnu)
+if(TRIREME_SYSROOT)
+  set(_root ${TRIREME_SYSROOT})
+  set(CMAKE_SYSROOT ${TRIREME_SYSROOT})
+  set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+  set(_lib ${TRIREME_SYSROOT}/usr/lib/aarch64-linux-gnu)
+  set(ENV{PKG_CONFIG_SYSROOT_DIR} ${TRIREME_SYSROOT})
+  set(ENV{PKG_CONFIG_LIBDIR} ${_lib}/pkgconfig:${TRIREME_SYSROOT}/usr/share/pkgconfig)
+  # CMake would ask this machine's mpicc and h5pcc.
+  set(MPI_C_COMPILER ${CMAKE_C_COMPILER} CACHE STRING "")
+  set(MPI_C_COMPILER_INCLUDE_DIRS ${_lib}/openmpi/include CACHE STRING "")
+  set(MPI_C_LIB_NAMES mpi CACHE STRING "")
+  set(MPI_mpi_LIBRARY ${_lib}/openmpi/lib/libmpi.so CACHE FILEPATH "")
+  set(HDF5_ROOT ${_lib}/hdf5/openmpi CACHE PATH "")
+else()
+  set(CMAKE_FIND_ROOT_PATH ${_root})
+endif()
 if(TRIREME_QEMU_AARCH64)
-  set(CMAKE_CROSSCOMPILING_EMULATOR ${TRIREME_QEMU_AARCH64} -L /usr/aarch64-linux-gnu)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${TRIREME_QEMU_AARCH64} -L ${_root})
 endif()

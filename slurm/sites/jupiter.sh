@@ -4,7 +4,7 @@
 #   . slurm/sites/jupiter.sh && sbatch --nodes=8 $TRIREME_SBATCH slurm/ppo_70b.sh
 #
 # A node: 4 GH200, each 72 Arm cores and a GPU of 96 GB, with 4 NDR200 InfiniBand cards. The cores are Arm: build there, with
-# a LibTorch for aarch64.
+# ./bootstrap.sh, which takes LibTorch's wheel for aarch64 (docs/user/install.md#64-bit-arm).
 #   https://apps.fz-juelich.de/jsc/hps/jupiter/configuration.html
 # Slurm without slurmd: the nodes run psid with the plugin psslurm.
 #   https://apps.fz-juelich.de/jsc/hps/jupiter/batchsystem.html

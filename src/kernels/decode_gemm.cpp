@@ -21,7 +21,7 @@ struct GemmKernels {
   QuantiseFunction quantise;
 };
 
-GemmKernels gemm_kernels(base::Isa isa) {
+GemmKernels gemm_kernels([[maybe_unused]] base::Isa isa) {
 #if defined(__x86_64__)
   if (isa == base::Isa::avx512_bf16) {
     return {gemm_f32_avx512, gemm_bf16_avx512_bf16, gemm_bf16_ascending_avx512,

@@ -49,6 +49,7 @@ case "$1 ${2:-}" in
 esac
 case " $* " in *" -r tests/interop/requirements.lock "*) exit ;; esac
 [ "$STUB_FAIL" != pip ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
+printf "%s\\n" "$*" >>"$STUB_DIR/pip"
 case " $* " in *" --require-hashes --only-binary :all: "*) ;; *) echo "a wheel without a digest" >&2; exit 1;; esac
 while [ $# -gt 0 ]; do case $1 in --target) target=$2; shift;; -r) list=$2; shift;; esac; shift; done
 grep -q -- --hash=sha256: "$list" || exit 1
@@ -288,6 +289,26 @@ class Bootstrap(unittest.TestCase):
                 self.refused(f"TRIREME_GPU=12 needs nvcc of CUDA 12, .*nvcc {said}: load the site's toolkit", "build", TRIREME_GPU="12",
                              CUDA_HOME="/nowhere")
                 self.assertFalse((self.machine.folder / "fetched").exists())
+
+    def test_cross_on_an_empty_machine(self):
+        Machine.executable(self.machine.folder / "src/cmake/toolchains/aarch64_sysroot.sh",
+                           '#!/bin/bash\n[ "$STUB_FAIL" != sysroot ] || exit 1\nmkdir -p "$1"\nprintf "%s\\n" "$@" >"$STUB_DIR/sysroot"\n')
+        self.refused("aarch64_sysroot.sh .*/aarch64/sysroot. failed", "cross", STUB_FAIL="sysroot")
+        for fetches in (True, False):
+            (self.machine.folder / "pip").unlink(missing_ok=True)
+            done = self.machine.run("cross")
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertEqual((self.machine.folder / "pip").exists(), fetches)
+            if fetches:
+                self.assertIn("--platform manylinux_2_28_aarch64", (self.machine.folder / "pip").read_text())
+        packages = set((self.machine.folder / "sysroot").read_text().split())
+        self.assertTrue({"libopenmpi-dev", "libhdf5-openmpi-dev", "nlohmann-json3-dev", "libssl-dev"} <= packages, packages)
+        self.assertFalse({"g++", "cmake", "openmpi-bin", "libgtest-dev", "libbenchmark-dev"} & packages, packages)
+        fetched = [name.split("==")[0] for name in (self.machine.folder / "fetched").read_text().split()]
+        self.assertEqual(sorted(fetched), ["nvidia-cuda-cupti", "nvidia-cuda-runtime", "torch"])
+        self.assertRegex((self.machine.folder / "configured").read_text(), "--preset aarch64 -DTRIREME_SYSROOT=.*/aarch64/sysroot -DTRIREME_TORCH_ROOT=")
+        self.assertTrue((self.machine.folder / "src/build/aarch64/trireme").exists())
+        self.refused("TRIREME_NO_INSTALL=1 forbids", "cross", TRIREME_NO_INSTALL="1")
 
     def test_an_unknown_gpu_switch(self):
         for value in ("2", "yes", "13", "12.4"):
