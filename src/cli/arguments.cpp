@@ -56,14 +56,11 @@ class Parser {
     app_.set_version_flag("--version", version_text);
     add_page("--config", build_text, "What this program was built with");
     add_page("--keys", config::key_table_markdown, "The deck keys as a Markdown page");
-    add_page("--expert-keys", config::expert_key_table_markdown,
-             "The deck keys that few runs need as a Markdown page");
+    add_page("--expert-keys", config::expert_key_table_markdown, "Those that few runs need");
     add_page("--models", tools::models_page, "All models that can be read as a Markdown page");
     app_.add_option_function<std::string>(
         "--help-deck",
-        [](const std::string& what) {
-          print_and_leave(config::key_help(what == "all" ? "" : what));
-        },
+        [](const std::string& key) { print_and_leave(config::key_help(key == "all" ? "" : key)); },
         "Help on a deck section or key (all: every key)");
     app_.footer(exit_codes);
     app_.option_defaults()->always_capture_default();  // help shows them
