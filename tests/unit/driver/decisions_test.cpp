@@ -52,8 +52,12 @@ struct Decisions {
 
 Decisions planned(const config::Options& options, const comm::Roles& roles,
                   const model::ModelSpec& spec) {
-  const plan::JobModels models{
-      test::layout(spec), model::tensor_parallel_layout(spec, roles.tensor_parallel()), {}, {}, {}};
+  const plan::JobModels models{test::layout(spec),
+                               model::tensor_parallel_layout(spec, roles.tensor_parallel()),
+                               {},
+                               {},
+                               {},
+                               {}};
   const plan::Job job{options, roles.map, roles.topology.node_of, models, {}, config::DType::f32};
   const plan::Ledger ledger = plan::memory_of_rank(job, world().rank());
   return {has(ledger, "actor", "weights, share of the node's"),
