@@ -102,7 +102,7 @@ RunState PpoLoop::resume_or_start() {
       unfinished_ = learn::share_unfinished(run_.roles.world, state.phase, parts.unfinished);
   } else {
     state.training.kl_coefficient = run_.options.algo.kl.init_coef;
-    state.version = 1;  // the weights that the run starts from
+    state.version = 1;                 // the weights that the run starts from
     state.sampler = sampler_.state();  // a stop inside the first iteration saves it
     if (pretraining_) state.ptx_sampler = pretraining_->state();
   }

@@ -49,7 +49,7 @@ TEST(KeyTable, NumberOfKeysMatchesTheStructs) {
                           (15 + 6 + 4 + 9 + 11 + 1) + (23 + 4) + 13 + 4 + 14 + 4 + 4 + 2 + 4;
   EXPECT_EQ(static_cast<size_t>(std::distance(option_keys().begin(), option_keys().end())),
             expected);
-  EXPECT_EQ(std::distance(source_keys().begin(), source_keys().end()), 19);
+  EXPECT_EQ(std::distance(source_keys().begin(), source_keys().end()), 33);
 }
 
 TEST(KeyTable, HelpFindsSectionsAndKeys) {
