@@ -1,12 +1,13 @@
-// Functors of kernels/exec.hpp run by one thread, and by four of the host that make a team as a
-// block's threads do.
+// Functors of kernels/exec.hpp run by one thread, and by four that make a team as a block's threads
+// do. The four are fibers: a barrier costs a jump, however busy the machine is, and one that is
+// missing is seen each time, since each of them goes on until it comes to one.
 #pragma once
 
-#include <barrier>
 #include <cstdint>
-#include <thread>
+#include <functional>
 #include <vector>
 
+#include "fakegpu/fibers.hpp"
 #include "kernels/exec.hpp"
 
 namespace trireme::kernels {
@@ -15,7 +16,7 @@ inline constexpr int team_size = 4;
 
 struct Threads {
   int mine;
-  std::barrier<>* all;
+  fakegpu::Fiber* fiber;
   double* values;
 
   int rank() const { return mine; }
@@ -33,7 +34,7 @@ struct Threads {
     barrier();
     return static_cast<Value>(total);
   }
-  void barrier() const { all->arrive_and_wait(); }
+  void barrier() const { fiber->stop(); }
   template <class Shared>
   Shared& shared() const {
     static Shared memory;
@@ -48,16 +49,21 @@ void by_one(int64_t teams, const Functor& functor) {
 
 template <class Functor>
 void by_four(int64_t teams, const Functor& functor) {
-  std::barrier<> barrier(team_size);
   double values[team_size] = {};
-  std::vector<std::jthread> threads;
+  fakegpu::Fiber fibers[team_size];
+  std::vector<std::function<void()>> threads;
   for (int thread = 0; thread < team_size; ++thread) {
     threads.emplace_back([&, thread] {
       for (int64_t team = 0; team < teams; ++team) {
-        functor(Threads{thread, &barrier, values}, team);
-        barrier.arrive_and_wait();
+        functor(Threads{thread, &fibers[thread], values}, team);
+        fibers[thread].stop();
       }
     });
+  }
+  for (int thread = 0; thread < team_size; ++thread)
+    fibers[thread].begin(threads[static_cast<size_t>(thread)]);
+  while (!fibers[0].ended()) {  // all have the same number of barriers
+    for (fakegpu::Fiber& fiber : fibers) fiber.resume();
   }
 }
 
