@@ -12,6 +12,7 @@ from trireme_run import MPI_FLAGS, MPIEXEC, SKIPPED, ranks_of
 
 DEADLINE = 4  # run.hang_timeout, seconds
 LATE = 3
+JUDGED = True  # whether a name that comes late is a failure; a test, which may run beside anything, says how late it was
 START = 3  # seconds from the run folder to the models
 DELAY = 1.2  # a rank stays at a place for so long before it suffers there, so that its last life sign says so
 
@@ -99,6 +100,13 @@ def named_at(shop, run, otherwise):
     return min((path.stat().st_mtime for path in (shop.path(run) / "hang").glob("rank-*.json")), default=otherwise)
 
 
+def expect_in_time(what, late, most=LATE):
+    if late > most and JUDGED:
+        raise Failure(f"{what}: {late:.1f} s after the deadline")
+    if late > most:
+        print(f"    {what}: {late:.1f} s after the deadline", flush=True)
+
+
 def stands_still(shop, job, rank):
     """Whether a rank's main thread sleeps by the clock for a while, as an injected delay does: it does not wait for others, nor for its turn on a core."""
     pid = ranks_of(job).get(rank)
@@ -138,8 +146,7 @@ def suffer(shop, run, kind, phase):
     if not re.search(named, result.text):
         raise Failure(f"{kind} in {phase}: not named\n{result.text[-2000:]}")
     late = named_at(shop, run, ended) - (heard or began_at(shop, run, phase)) - DELAY - deadline
-    if late > LATE + (START if phase in ("start", "resume") else 0):
-        raise Failure(f"{kind} in {phase}: {late:.1f} s after the deadline")
+    expect_in_time(f"{kind} in {phase}", late, LATE + (START if phase in ("start", "resume") else 0))
 
 
 def stall(shop, run, what):
@@ -159,8 +166,7 @@ def stall(shop, run, what):
         raise Failure(f"{what}: not named\n{result.text[-2000:]}")
     late = named_at(shop, run, ended) - mark.stat().st_mtime - DEADLINE
     mark.unlink()
-    if late > LATE:
-        raise Failure(f"{what}: {late:.1f} s after the deadline")
+    expect_in_time(what, late)
 
 
 def cut_network(shop, run, phase):
@@ -188,8 +194,7 @@ def cut_network(shop, run, phase):
         if not re.search(words, verdict):
             raise Failure(f"cut network in {phase}: {report.name} does not name the other: {verdict}")
         late = report.stat().st_mtime - cut - DEADLINE
-        if late > LATE:
-            raise Failure(f"cut network in {phase}: {report.name} {late:.1f} s after the deadline")
+        expect_in_time(f"cut network in {phase}: {report.name}", late)
 
 
 # ---- what only takes its time ----
