@@ -47,7 +47,7 @@ case "$1 ${2:-}" in
   "tests/"*) exit ;;
   "-m venv") [ "$STUB_FAIL" != venv ] || exit 1; mkdir -p "$3/bin"; ln -s "$STUB_DIR/bin/python3" "$3/bin/python"; exit ;;
 esac
-case " $* " in *" -r tests/interop/requirements.lock "*) exit ;; esac
+case " $* " in *" -r tests/interop/"*".lock "*) exit ;; esac
 [ "$STUB_FAIL" != pip ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
 printf "%s\\n" "$*" >>"$STUB_DIR/pip"
 case " $* " in *" --require-hashes --only-binary :all: "*) ;; *) echo "a wheel without a digest" >&2; exit 1;; esac
