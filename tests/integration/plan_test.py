@@ -87,6 +87,7 @@ class Plan(ProgramTest):
     def shipped(self):
         """Every deck under inputs/, and a job that it is for."""
         jobs = {"ppo_70b.toml": (4, 8, "h100"), "ppo_70b_16x8.toml": (16, 8, "h100"), "ppo_8b.toml": (1, 8, "h100"), "ppo_8b_a100_40.toml": (6, 4, "a100-40"),
+                "grpo_70b_lora.toml": (1, 8, "h100"),
                 "own.toml": (1, 8, "h100"), "grpo.toml": (1, 2, "h100")}
         for deck in sorted((ROOT / "inputs").rglob("*.toml")):
             yield deck.relative_to(ROOT), jobs.get(deck.name, (1, 2, "this"))
