@@ -1,4 +1,4 @@
-// First words about a communicator of NCCL: where its ranks are, and what a sum takes.
+// Transport of an NCCL communicator and the time of a sum.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>

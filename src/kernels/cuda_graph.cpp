@@ -43,8 +43,8 @@ bool undone(const Undo& undo) {
   } catch (const c10::Error&) { return false; }
 }
 
-// What a failed capture leaves open of page-locked memory. LibTorch 2.10 (CUDA 12) has no pools of
-// it.
+// Closes the pool of page-locked memory that a failed capture left open. LibTorch 2.10 (CUDA 12)
+// has no such pools.
 template <class HostAllocator>
 void give_up_host_pool(HostAllocator* host, const at::MempoolId_t& pool) {
   if constexpr (requires {

@@ -38,7 +38,7 @@ std::string metrics_json(const Samples& samples, size_t s) {
   return out.str();
 }
 
-// With what the environment said before the first turn.
+// Includes the environment's text before the first turn.
 std::string prompt_of_episode(const Samples& samples, int64_t i, const text::Tokenizer& tokenizer) {
   const auto length = static_cast<size_t>(samples.prompt_len[static_cast<size_t>(i)]);
   return tokenizer.decode(samples.tokens_of(i).first(length), text::Skip::nothing);

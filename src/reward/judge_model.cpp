@@ -19,7 +19,7 @@
 namespace trireme::reward {
 namespace {
 
-// Of the engine's work between two looks at what else the rank has to do; a step may take longer.
+// How long the engine works before the rank polls its other sources; one step may take longer.
 constexpr double slice_seconds = 0.005;
 
 // Apart from the policy's draws, which have the same ids.

@@ -18,7 +18,7 @@
 
 namespace trireme::reward {
 
-// A judge's folder, with all that is asked of it. Throws UserError(bad_data) for a reward model,
+// A judge's folder, checked. Throws UserError(bad_data) for a reward model,
 // weights that do not fit config.json, a tokenizer with other tokens.
 struct JudgeFolder {
   JudgeFolder(const std::string& path, const std::string& source);
@@ -45,7 +45,7 @@ class JudgeModel {
               std::function<void(const generate::Result&)> take);
   // A step of the engine, or as many as a few milliseconds have room for.
   void work();
-  // From now on steps depend on what is submitted alone, where nothing is being written.
+  // If the engine is idle, clears its caches: later steps depend only on later requests.
   void forget();
   // Since the last call. Votes are their sources'.
   JudgeCounters take_counters();

@@ -84,7 +84,7 @@ Question::Question(const config::RewardSource& judge, const std::string& key,
            "write {{ response }} where it belongs");
 }
 
-// Until none is left: what is around one may make another.
+// Repeats, since removing one token may join the text around it into another.
 std::string Question::without_special_tokens(std::string response) const {
   for (bool found = true; found;) {
     found = false;

@@ -1,4 +1,4 @@
-// What a judge is asked, and the score in what it writes. Texts and numbers only.
+// A judge's question and the score in its text. No model, no MPI.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,7 @@ class PluginSource : public Source, private plugin::Requests {
                   asked_.add(requests));
     ++counters_.requests;
   }
-  // Of the answer's group what is here, in the order of samples.
+  // The answers of its group on this rank, in the order of samples.
   void send_group(const Request& one) {
     std::vector<Request> group = std::move(begun_.extract(asked_.line_of(one.id)).mapped());
     std::ranges::sort(group, {}, &Request::id);

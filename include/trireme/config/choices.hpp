@@ -297,8 +297,8 @@ struct Words<ScoreMatch> {
   static constexpr std::string_view list[] = {"first", "last"};
 };
 
-// What a judge's votes come to: their mean, their median, or the most frequent score (on a tie the
-// mean of those).
+// How a judge's votes become one score: mean, median, or the most frequent one (the mean of several
+// that tie).
 enum class VoteRule { mean, median, majority };
 template <>
 struct Words<VoteRule> {

@@ -115,8 +115,7 @@ struct StepOutput {
 
 // The backend that the deck's generate.backend means here.
 BackendKind backend_kind(config::GenerateBackend backend);
-// What the deck's [generate] section says about any engine; kv_bytes, max_batch and keep_old_keys
-// are the caller's.
+// Options of the deck's [generate] section; the caller sets kv_bytes, max_batch and keep_old_keys.
 EngineOptions engine_options(const config::GenerateOptions& options, int threads,
                              const std::vector<int>& cpus);
 

@@ -82,8 +82,8 @@ int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks);
 // PCI address of the n-th GPU that this process sees; "" in the CPU variant of the program.
 std::string gpu_bus(int gpu);
 
-// What the CUDA library knows of the GPUs of a process; set by enable_gpu(), nothing in the CPU
-// variant of the program.
+// Queries of the CUDA library about GPUs; set by enable_gpu(), null in the CPU variant of the
+// program.
 struct GpuLibrary {
   std::string (*bus)(int gpu) = nullptr;  // by which ranks_on_device() tells GPUs apart
   comm::CudaVersions (*versions)() = nullptr;

@@ -21,9 +21,9 @@ void log_start(const config::Options& options, const comm::Roles& roles,
                const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
 
-// First words about the GPUs of a role's communicator `group` (null: this rank has none),
-// "trainers": NCCL's version, how they reach each other, what a sum takes; a warning where that is
-// slow. Nothing on CPUs. Collective over world, after the group's first user was made.
+// Logs the links of a role's communicator `group` (null: this rank has none), e.g. "trainers":
+// NCCL's version, transport, time of a 1 MiB sum; warns if the sum is slow. Does nothing on CPUs.
+// Collective over world, after the group's first user was made.
 void log_device_links(const std::string& role, const std::optional<comm::CommView>& group,
                       const comm::CommView& world, at::Device device);
 

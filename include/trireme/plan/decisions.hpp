@@ -14,8 +14,8 @@ namespace trireme::plan {
 // weightsync.shared_memory than "auto".
 bool gathers_weights(const config::Options& options, const config::RoleMap& roles, bool on_device);
 
-// On CPUs a sync may send what has changed only: some flow goes by messages (weightsync.delta). A
-// GPU's weights would first have to come to the host to be compared.
+// Whether a sync sends only changed weights: on CPUs, if some flow uses messages
+// (weightsync.delta). A GPU's weights would have to be copied to the host to be compared.
 bool sends_deltas(const config::Options& options, bool on_device, bool on_one_node);
 
 // Generators may read the trainers' weights where these are. They do if each of them is a trainer

@@ -3,8 +3,8 @@
 // A judge is one replica on each reward rank. It writes with the generation engine whenever its
 // rank waits or is between two steps of something else (comm::Progress), beginning with an answer
 // as soon as that is there. Sources that name the same folder share weights, pages and engine. A
-// vote is a function of (run.seed, prompt, sample, vote): neither of the rank that it is made on
-// nor of what is written beside it.
+// vote is a function of (run.seed, prompt, sample, vote) alone: the rank and the other sequences of
+// its batch do not change it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
