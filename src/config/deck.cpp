@@ -107,6 +107,10 @@ class Assignment {
       // One line per unknown section, not one per key of it.
       if (unknown_sections_.insert(section).second)
         mistake(where, unknown_section_text(name, section));
+    } else if (name == section) {
+      mistake(where, base::text(name, " is a section, not a key (`trireme --help-deck ", section,
+                                "` lists its keys): write them below [", section, "], or as ",
+                                section, ".key=value on the command line"));
     } else {
       std::vector<std::string> names;
       for (const auto& key : option_keys()) names.push_back(key.name());

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Builds tests/fuzz/targets.cpp with clang's libFuzzer, ASan and UBSan, and lets each target run for some seconds from a small corpus.
+"""Builds tests/fuzz/targets.cpp with clang's libFuzzer, ASan and UBSan, and gives each target many inputs made from a small corpus: a number of them
+(the same inputs on each machine), or as many as some seconds allow.
 
-    tests/fuzz/fuzz.py [--seconds 5] [--target NAME]... [--build FOLDER]
+    tests/fuzz/fuzz.py [--runs 15000 | --seconds 60] [--seed 0] [--target NAME]... [--build FOLDER]
     tests/fuzz/fuzz.py --coverage        the lines of each parser that seeds and corpus reach, instead
 Exit code 125 without clang++. What was found stays in FOLDER/findings.
 """
@@ -109,11 +110,11 @@ def environment(target, **more):
     return {"TRIREME_FUZZ": target, "ASAN_OPTIONS": "detect_leaks=0", "PATH": "/usr/bin:/bin"} | more
 
 
-def run(program, target, seconds, start, folder):
+def run(program, target, amount, start, folder):
     corpus = corpus_of(target, folder)
     findings = folder / "findings" / target
     findings.mkdir(parents=True, exist_ok=True)
-    command = [program, f"-max_total_time={seconds}", f"-seed={start}", "-timeout=30", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1",
+    command = [program, amount, f"-seed={start}", "-timeout=30", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1",
                f"-artifact_prefix={findings}/", corpus]
     done = subprocess.run(command, env=environment(target), capture_output=True, text=True, errors="replace")
     runs = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("stat::number_of_executed_units")]
@@ -167,7 +168,9 @@ def coverage(folder, compiler, targets):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=5)
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--runs", type=int, default=15000)
+    amount.add_argument("--seconds", type=int)
     parser.add_argument("--seed", type=int, default=1, help="0: another one each time")
     parser.add_argument("--target", action="append", choices=SEEDS)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "fuzz")
@@ -181,8 +184,9 @@ def main():
     if arguments.coverage:
         sys.exit(0 if coverage(arguments.build, compiler, targets) else 1)
     program = build(arguments.build, compiler, CHECKED)
+    amount = f"-runs={arguments.runs}" if arguments.seconds is None else f"-max_total_time={arguments.seconds}"
     with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
-        results = list(pool.map(lambda target: run(program, target, arguments.seconds, arguments.seed, arguments.build), targets))
+        results = list(pool.map(lambda target: run(program, target, amount, arguments.seed, arguments.build), targets))
     sys.exit(0 if all(results) else 1)
 
 

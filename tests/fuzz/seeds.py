@@ -154,6 +154,7 @@ MODEL_CONFIG += [b"[]", b"{", b"[" * 40, *texts([SHAPE | {"architectures": ["Mis
 # ---- decks ----
 
 DECK = [
+    b'data = 1\nreward = "x"\n"" = 1\n".a" = 1\n[data]\n"" = 1\n',
     b'[run]\ndir = "run"\nwalltime = "1h30m"\n[[reward.source]]\nkind = "rule"\nrule = "regex"\npattern = "[0-9]"\n[ckpt]\ninterval = "auto"\n',
     b'[run]\nwalltime = "2:00:00"\nterm_grace = 20\nseed = 1.5\n[generate]\nkv_memory = 0.25\n[weightsync]\nbucket_bytes = "4 MiB"\n[ckpt]\n'
     b'interval = "20m"\ntarget = 0.5\n',

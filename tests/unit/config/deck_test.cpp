@@ -272,6 +272,11 @@ TEST(Deck, HostileTexts) {
   EXPECT_THAT(mistakes("[run]\nname = \"\xff\""), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run"), HasSubstr("a.toml:1"));
   EXPECT_THAT(mistakes("wish = 1"), HasSubstr("wish is not a key (keys are in a section"));
+  for (const auto* section : {"data", "reward", "actor", "run"})
+    EXPECT_THAT(mistakes(std::string(section) + " = 1"),
+                HasSubstr(std::string(section) + " is a section, not a key"));
+  EXPECT_THAT(mistakes("data = [1]"), HasSubstr("data is a section, not a key"));
+  EXPECT_THAT(mistakes("[data]\n\"\" = 1"), HasSubstr("data. is not a key"));
 }
 
 // Whatever a damaged deck says, it is an error or a deck that dumps and reads back.
