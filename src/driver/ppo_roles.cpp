@@ -203,19 +203,12 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
     models.emplace_back("actor", trainer->actor().memory());
     if (trainer->critic()) models.emplace_back("critic", trainer->critic()->memory());
   }
-  if (const auto& rings = *run.roles.rings; rings.bytes() > 0) {
-    zero::MemoryUse use;
-    use.weights = rings.bytes(comm::RingMemory::weights);
-    use.exchange =
-        rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
-    models.emplace_back("rings", use);
-  }
   const auto work =
       run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;
   rollout::add_generation_metrics(run.roles.world, work ? &*work : nullptr,
                                   run.options.generate.max_batch, metrics);
   const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
-  add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
+  add_memory_metrics(run.roles, std::move(models), memory ? &*memory : nullptr, metrics);
 }
 
 void PpoRoles::check_replicas(int64_t iteration) const {

@@ -1,6 +1,7 @@
 #include "driver/role_metrics.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -23,9 +24,16 @@ TrainingState share_training_state(const comm::Roles& roles, report::IterationMe
   return roles.world.broadcast_value(state, root);
 }
 
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models,
+void add_memory_metrics(const comm::Roles& roles, std::vector<ModelMemory> models,
                         const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics) {
+  if (const auto& rings = *roles.rings; rings.bytes() > 0) {
+    zero::MemoryUse use;
+    use.weights = rings.bytes(comm::RingMemory::weights);
+    use.exchange =
+        rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
+    models.emplace_back("rings", use);
+  }
   const auto host = trace::host_memory();
   std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident},
                                                     {"host_peak", host.peak}};
@@ -46,10 +54,26 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
     mine.emplace_back("kv_pages_peak", generator->kv_pages_peak);
   }
   // The roles of a rank decide which kinds it has: they travel with their names.
-  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) {
+  for (const auto& [name, bytes] : roles.world.all_gather<std::pair<std::string, int64_t>>(mine)) {
     int64_t& largest = metrics.memory[name];
     largest = std::max(largest, bytes);
   }
+}
+
+trace::Waited add_busy_metrics(const comm::Roles& roles, const trace::Waited& before,
+                               report::IterationMetrics& metrics) {
+  constexpr std::array names{"trainer", "generator", "reward"};
+  const trace::Waited now = trace::waited_in("iteration");
+  const double seconds = now.seconds - before.seconds;
+  const double busy =
+      seconds > 0 ? std::clamp(1 - (now.wait - before.wait) / seconds, 0.0, 1.0) : 1;
+  for (size_t role = 0; role < names.size(); ++role) {
+    const bool has = roles.of_rank()[role] != 0;
+    const auto ranks = roles.world.sum(has ? 1.0 : 0.0);
+    const auto all = roles.world.sum(has ? busy : 0.0);
+    if (ranks > 0) metrics.busy[names[role]] = all / ranks;
+  }
+  return now;
 }
 
 void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics) {

@@ -13,6 +13,7 @@
 #include "trireme/machine/threads.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/generator.hpp"
+#include "trireme/trace/table.hpp"
 #include "trireme/weightsync/sync.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -26,10 +27,17 @@ TrainingState share_training_state(const comm::Roles& roles, report::IterationMe
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 // Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model
-// that any rank has. Null where this rank is no generator. Collective over world.
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models,
+// that any rank has, and of the rings of the exchanges. Null where this rank is no generator.
+// Collective over world.
+void add_memory_metrics(const comm::Roles& roles, std::vector<ModelMemory> models,
                         const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
+
+// metrics.busy: of the time in iterations since `before` the share that a rank of each role did not
+// wait for others, the mean over its ranks. Returns where this rank is now, for the next call.
+// Collective over world.
+trace::Waited add_busy_metrics(const comm::Roles& roles, const trace::Waited& before,
+                               report::IterationMetrics& metrics);
 
 // metrics.weight_sync, where weights were copied.
 void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "driver/models.hpp"
+#include "driver/role_metrics.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -103,6 +104,7 @@ void RunControl::report(report::IterationMetrics& metrics, RunState& state, doub
   for (const auto& [name, device_seconds] : trace::device_phase_seconds())
     metrics.seconds[name + "_device"] = device_seconds;
   metrics.seconds["total"] = seconds;
+  waited_ = add_busy_metrics(run_.roles, waited_, metrics);
   if (!run_.device.is_cpu())
     metrics.seconds["device_waits"] = run_.roles.world.max(trace::take_device_wait());
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();

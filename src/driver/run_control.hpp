@@ -18,6 +18,7 @@
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/report/run_reporter.hpp"
+#include "trireme/trace/table.hpp"
 
 namespace trireme::driver {
 
@@ -84,6 +85,7 @@ class RunControl {
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   std::unique_ptr<report::RunReporter> reporter_;      // on rank 0
   report::IterationMetrics last_;
+  trace::Waited waited_;  // at the last report
   report::GenerationTotals generation_;
   learn::Divergence divergence_{run_.options.train.divergence};
   std::string unfinished_;

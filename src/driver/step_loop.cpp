@@ -84,6 +84,7 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
                                  .node_weights = run_.options.train.node_weights,
                                  .rings = run_.roles.rings});
   reference->load(start.reader());
+  reference_ = reference.get();
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
 
@@ -142,7 +143,9 @@ ExitCode StepLoop::run() {
       evaluate_held_out(metrics);
       state.outcome.judged = judged_value(run_.options.ckpt, metrics.values);
     }
-    metrics.memory["host_peak"] = run_.roles.world.max(trace::host_memory().peak);
+    std::vector<ModelMemory> models{{"actor", model_->memory()}};
+    if (reference_) models.emplace_back("reference", reference_->memory());
+    add_memory_metrics(run_.roles, std::move(models), nullptr, metrics);
     control_.report(metrics, state, watch.seconds());
     if (const auto code = control_.end_iteration(state, watch.seconds())) return *code;
   }

@@ -50,6 +50,7 @@ class StepLoop {
   std::shared_ptr<const model::KeptFiles> kept_files_;  // for exports
   int64_t iterations_;                                  // of the whole run
   std::optional<learn::TrainingSet> held_out_;
+  const zero::ShardedModel* reference_ = nullptr;  // the objective's, where it has one
   std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;

@@ -105,6 +105,7 @@ std::string to_json(const IterationMetrics& metrics) {
   if (metrics.iterations > 0) line.add("iterations", metrics.iterations);
   if (metrics.epoch > 0) line.add("epoch", metrics.epoch);
   line.add_json("seconds", object(metrics.seconds)).add_json("memory", object(metrics.memory));
+  if (!metrics.busy.empty()) line.add_json("busy", object(metrics.busy));
   if (!metrics.weight_sync.empty()) line.add_json("weight_sync", object(metrics.weight_sync));
   if (!metrics.generation.empty()) line.add_json("generation", object(metrics.generation));
   if (!metrics.plugins.empty()) line.add_json("plugins", object(metrics.plugins));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
+#include <map>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -131,6 +133,62 @@ std::string samples_part(const RunHistory& run) {
                     "First and last answer; <del>gone</del>, <ins>new</ins>.</p><div class="
                     "\"samples\">",
                     changed, "</div></section>\n");
+}
+
+std::string memory_part(const RunHistory& run) {
+  constexpr std::array<std::pair<const char*, const char*>, 9> kinds{
+      {{"weights", "Weights"},
+       {"master", "Master weights"},
+       {"moments", "Moments"},
+       {"gradients", "Gradients"},
+       {"gradient_slots", "Gradients on their way"},
+       {"gradient_sums", "Sums of gradients"},
+       {"average", "Average"},
+       {"activations", "Activations"},
+       {"kv_cache_peak", "KV cache"}}};
+  constexpr std::string_view prefix = "memory.";
+  std::map<std::string, std::array<double, kinds.size()>> models;
+  std::string device;
+  for (const auto& [metric, bytes] : run.last().values) {
+    if (!metric.starts_with(prefix)) continue;
+    const std::string name = metric.substr(prefix.size());
+    if (name.starts_with("device_")) {
+      const double planned = run.last().get(base::text(prefix, "planned_", name));
+      device += base::text("<tr>", cell(html(name.substr(std::string_view("device_").size()))),
+                           cell(with_unit(bytes, Unit::bytes), true),
+                           cell(std::isnan(planned) ? "–" : with_unit(planned, Unit::bytes), true),
+                           "</tr>");
+    }
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      const std::string_view word = kinds[kind].first;
+      if (name == word) models["generator"][kind] = bytes;
+      if (name.ends_with(base::text("_", word)))
+        models[name.substr(0, name.size() - word.size() - 1)][kind] = bytes;
+    }
+  }
+  std::string head = "<th>Model</th>", rows;
+  std::array<bool, kinds.size()> shown{};
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    shown[kind] =
+        std::ranges::any_of(models, [&](const auto& row) { return row.second[kind] > 0; });
+    if (shown[kind]) head += base::text("<th class=\"n\">", kinds[kind].second, "</th>");
+  }
+  for (const auto& [model, bytes] : models) {
+    rows += base::text("<tr>", cell(html(model)));
+    for (size_t kind = 0; kind < kinds.size(); ++kind)
+      if (shown[kind])
+        rows += cell(bytes[kind] > 0 ? with_unit(bytes[kind], Unit::bytes) : "–", true);
+    rows += "</tr>";
+  }
+  if (rows.empty() && device.empty()) return "";
+  return base::text(
+      "<section><h2>Memory by kind</h2>", rows.empty() ? "" : table(head, rows),
+      device.empty() ? ""
+                     : table("<th>On the GPU</th><th class=\"n\">Measured</th><th class=\"n\">"
+                             "Planned</th>",
+                             device),
+      "<p class=\"soft\">After the newest iteration, each number of the rank that has most of "
+      "it.</p></section>\n");
 }
 
 std::string roles_part(const RunHistory& run) {

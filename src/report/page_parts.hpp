@@ -10,6 +10,8 @@ namespace trireme::report {
 
 // Each empty where the run has nothing of the kind.
 std::string samples_part(const RunHistory& run);
+// Bytes by model and kind, of the newest iteration.
+std::string memory_part(const RunHistory& run);
 std::string roles_part(const RunHistory& run);
 std::string problems_part(const RunHistory& run);
 std::string starts_part(const RunHistory& run);

@@ -128,8 +128,8 @@ std::string page_of_one(const ShownRun& shown, const std::filesystem::path& file
                                 "</header>\n", bar(run), facts(shown), notes(run), tiles(run));
   if (run.last().iteration == 0) body += "<p class=\"soft\">No iteration is finished yet.</p>\n";
   body += charts(charts_of(run), frame_of(run));
-  body += samples_part(run) + roles_part(run) + problems_part(run) + starts_part(run) +
-          deck_part(run) + files_part(run, file);
+  body += samples_part(run) + roles_part(run) + memory_part(run) + problems_part(run) +
+          starts_part(run) + deck_part(run) + files_part(run, file);
   return document(run.name(), body);
 }
 

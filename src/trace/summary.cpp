@@ -1,4 +1,5 @@
 // One rank's totals, and their form on the wire.
+#include <algorithm>
 #include <utility>
 
 #include "trace/clock.hpp"
@@ -103,6 +104,14 @@ Summary summarize(int rank, std::string role) {
   out.host_peak = host_memory().peak;
   if (auto* source = recorder.device_memory.load()) out.device_peak = source().peak;
   return out;
+}
+
+Waited waited_in(const std::string& name) {
+  const auto main = Recorder::instance().main_thread().copy(ThreadRecord::What::totals);
+  Summary all;
+  Walk(main, all).run();
+  const auto found = std::ranges::find(all.regions, name, &RegionTotal::path);
+  return found == all.regions.end() ? Waited{} : Waited{found->seconds, found->wait};
 }
 
 std::string Summary::to_bytes() const {

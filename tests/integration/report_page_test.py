@@ -34,7 +34,10 @@ def make_run(folder, iterations=60, seed=0, **deck):
                 "response_length": 60 + i, "response_length_min": 4, "response_length_max": 128, "truncated": min(0.9, i / 60), "policy_loss": -0.01,
                 "clip_ratio": 0.05, "grad_norm": 1 / i, "lr": 1e-6 * i, "groups_without_spread": 0.8, "tokens": 8000, "time": 1.79e9 + 60 * i,
                 "epoch": i / 30, "mismatch_max": None, "seconds": {name: 1.0 + 0.1 * n for n, name in enumerate(PHASES)} | {"total": 8.0},
-                "memory": {"host_peak": 3 << 30, "planned_host_peak": 4 << 30}, "generation": {"occupancy": 0.7, "tokens_per_second": 2000.0}}
+                "busy": {"trainer": 0.9, "generator": 0.5 + i / 200},
+                "memory": {"host_peak": 3 << 30, "planned_host_peak": 4 << 30, "actor_master": 540 << 20, "actor_moments": 1080 << 20,
+                           "reference_weights": 270 << 20, "reward_a_b_weights": 1 << 20, "kv_cache_peak": 64 << 20, "device_peak": 2 << 30,
+                           "planned_device_peak": 3 << 30, "device_tensors": 1 << 30, "planned_device_tensors": 2 << 30}, "generation": {"occupancy": 0.7, "tokens_per_second": 2000.0}}
         if i % 10 == 0:
             line |= {"eval_reward": 0.3, "eval_pass1": 0.2}
         lines.append(line)
@@ -112,9 +115,13 @@ class ReportPage(unittest.TestCase):
             titles = self.look(page, width, scheme)
         self.assertLessEqual({"Reward", "Parts of the reward", "Evaluation", "KL to the reference", "Length of answers", "Cut off at the limit",
                               "Groups without spread", "Clipped tokens", "Gradient norm", "Learning rate", "Seconds of an iteration", "Tokens per second",
-                              "Occupancy", "Host memory"}, titles)
+                              "Occupancy", "Busy ranks", "Host memory", "GPU memory"}, titles)
         text = self.browser.evaluate("document.body.textContent")
         self.assertIn("<script>alert(1)</script>", text, "samples are texts")
+        cells = self.browser.evaluate("[...document.querySelectorAll('tr')].map(row => [...row.children].map(cell => cell.textContent).join(' | '))")
+        for row in ("Model | Weights | Master weights | Moments | KV cache", "actor | – | 540.0 MiB | 1.1 GiB | –", "generator | – | – | – | 64.0 MiB",
+                    "reference | 270.0 MiB | – | – | –", "reward_a_b | 1.0 MiB | – | – | –", "tensors | 1.0 GiB | 2.0 GiB"):
+            self.assertIn(row, cells)
         for note in ("The reward rises", "of the groups have no spread", "Lengths run to the limit", "format rises", "iteration 60 of 60"):
             self.assertIn(note, text)
         self.assertGreater(self.browser.evaluate("document.querySelectorAll('.restart').length"), 10, "restarts are on the axes")

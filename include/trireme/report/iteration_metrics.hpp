@@ -28,6 +28,7 @@ struct IterationMetrics {
   int64_t tokens = 0;                         // generated and prompt tokens of the rollout
   std::map<std::string, double> seconds;      // by phase, and total
   std::map<std::string, int64_t> memory;      // bytes by kind, the largest over ranks
+  std::map<std::string, double> busy;         // by role: share of the time that its ranks worked
   std::map<std::string, double> weight_sync;  // the last one
   std::map<std::string, double> generation;   // work of the engines
   std::map<std::string, int64_t>

@@ -64,6 +64,14 @@ struct Summary {
 };
 Summary summarize(int rank, std::string role);
 
+// Seconds of the main thread in its outermost regions of this name so far, the open one included,
+// and how many of them it waited, as the table has it.
+struct Waited {
+  double seconds = 0;
+  double wait = 0;
+};
+Waited waited_in(const std::string& name);
+
 struct Spread {
   double min = 0, avg = 0, max = 0;
 };

@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "support/samples.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -60,8 +64,10 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   if (rank == last) models.emplace_back("reference", frozen);
   const rollout::GeneratorMemory generator{
       .weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
+  comm::Roles roles;
+  roles.world = world();
   report::IterationMetrics metrics;
-  add_memory_metrics(world(), models, rank % 2 ? nullptr : &generator, metrics);
+  add_memory_metrics(roles, models, rank % 2 ? nullptr : &generator, metrics);
   EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + last / 2 * 2);
   EXPECT_EQ(metrics.memory.at("kv_cache_peak"), 64 * (100 + last / 2 * 2));
   EXPECT_EQ(metrics.memory.at("generator_weights"), 5000);
@@ -73,6 +79,41 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   EXPECT_FALSE(metrics.memory.contains("critic_master")) << "nobody has one";
   EXPECT_GT(metrics.memory.at("host"), 0);
   EXPECT_GE(metrics.memory.at("host_peak"), world().max(metrics.memory.at("host")) / 2);
+}
+
+void work() {
+  const base::Stopwatch watch;
+  while (watch.seconds() < 0.002) continue;
+}
+
+// Rank 0 trains, all write: each role's number is the mean over the ranks that have it.
+TEST(BusyMetrics, AreTheMeanOverTheRanksOfARole) {
+  comm::Roles roles;
+  roles.world = world();
+  roles.trainer = world().rank() == 0;
+  roles.generator = true;
+  report::IterationMetrics metrics;
+  const auto iterate = [](bool waits) {
+    const trace::Region iteration{"iteration"};
+    work();
+    if (!waits) return;
+    const trace::Region wait{"wait for others", trace::no_argument, trace::Category::wait};
+    work();
+  };
+  const trace::Waited before = trace::waited_in("iteration");
+  iterate(world().rank() % 2 == 0);
+  const trace::Waited now = add_busy_metrics(roles, before, metrics);
+  const double busy = 1 - (now.wait - before.wait) / (now.seconds - before.seconds);
+  const auto all = world().all_gather<double>(std::array{busy});
+  EXPECT_LT(all[0], 1) << "it waited";
+  EXPECT_NEAR(metrics.busy.at("trainer"), all[0], 1e-12);
+  EXPECT_NEAR(metrics.busy.at("generator"),
+              std::accumulate(all.begin(), all.end(), 0.0) / world().size(), 1e-12);
+  EXPECT_FALSE(metrics.busy.contains("reward")) << "nobody has the role";
+  report::IterationMetrics next;
+  iterate(false);
+  add_busy_metrics(roles, now, next);
+  EXPECT_NEAR(next.busy.at("generator"), 1, 0.01) << "the wait before is not counted again";
 }
 
 }  // namespace
