@@ -1,5 +1,21 @@
 # Run at installation (TriremeInstall.cmake): the license texts of bundled libraries, by the packages that brought them, in share/trireme/licenses.
-# trireme_bundle_licenses(FOLDER WHEELS LIBRARIES...): WHEELS is the folder of the torch wheel and NVIDIA's.
+
+# OUT: the texts of the CUDA toolkit that a library lies in; "" where it lies in none. A toolkit has EULA.txt in its root; one
+# that was put together from NVIDIA's wheels has their dist-info there.
+function(trireme_license_of_toolkit LIBRARY OUT)
+  set(_root ${LIBRARY})
+  set(${OUT} "" PARENT_SCOPE)
+  foreach(_up RANGE 3)
+    cmake_path(GET _root PARENT_PATH _root)
+    file(GLOB _texts ${_root}/EULA.txt ${_root}/dist-info/nvidia_cuda_runtime-*/licenses/*.txt ${_root}/dist-info/nvidia_cuda_cupti-*/licenses/*.txt)
+    if(_texts)
+      set(${OUT} ${_texts} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# WHEELS is the folder of the torch wheel and NVIDIA's; the libraries follow.
 function(trireme_bundle_licenses FOLDER WHEELS)
   set(_unknown "")
   foreach(_library ${ARGN})
@@ -19,7 +35,14 @@ function(trireme_bundle_licenses FOLDER WHEELS)
     if(_owner AND EXISTS /usr/share/doc/${_owner}/copyright)
       file(REAL_PATH /usr/share/doc/${_owner}/copyright _text)
       configure_file(${_text} ${FOLDER}/${_owner}.txt COPYONLY)
-    else()
+      continue()
+    endif()
+    trireme_license_of_toolkit(${_real} _texts)
+    foreach(_text ${_texts})
+      string(REGEX REPLACE "^.*/(EULA|nvidia_[a-z_]+)[^/]*(/licenses/[^/]*)?(.txt)?$" "\\1" _name ${_text})
+      configure_file(${_text} ${FOLDER}/cuda-toolkit-${_name}.txt COPYONLY)
+    endforeach()
+    if(NOT _texts)
       list(APPEND _unknown ${_library})
     endif()
   endforeach()
