@@ -79,7 +79,12 @@ class Assignment {
       }
       sources.resize(index + 1);
     }
-    if (member.empty()) return;  // an empty [[reward.source]]: all defaults
+    if (member.empty()) {  // an empty [[reward.source]] has all defaults
+      if (!entry.value.get<OtherValue>())
+        mistake(where, base::text(entry.key, " is a table, not a key: set its keys, as in ",
+                                  entry.key, ".weight = 0.5"));
+      return;
+    }
     if (const auto* key = source_keys().find(member)) {
       assign(*key, sources[index], entry, where);
     } else {

@@ -275,6 +275,8 @@ TEST(Deck, HostileTexts) {
   for (const auto* section : {"data", "reward", "actor", "run"})
     EXPECT_THAT(mistakes(std::string(section) + " = 1"),
                 HasSubstr(std::string(section) + " is a section, not a key"));
+  EXPECT_THAT(mistakes("[[reward.source]]\n[reward]\n\"source.0\" = 5"),
+              HasSubstr("reward.source.0 is a table, not a key"));
   EXPECT_THAT(mistakes("data = [1]"), HasSubstr("data is a section, not a key"));
   EXPECT_THAT(mistakes("[data]\n\"\" = 1"), HasSubstr("data. is not a key"));
 }
