@@ -2,7 +2,6 @@
 # An environment with a tool (docs/user/environments.md): the policy may call calculator(expression), and is rewarded when the last
 # number of its answer is the label. In a deck: [environment] command = ["python3", "inputs/plugins/calculator.py"], tool_calls = "hermes".
 import ast, json, operator, re, sys
-
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.USub: operator.neg}
 
 
@@ -15,9 +14,10 @@ def value(node):
     raise ValueError("only numbers, + - * / and brackets")
 
 
-def result(call):
+def result(arguments):  # an object, or the text that tool_pattern found
     try:
-        return str(value(ast.parse(str(call["arguments"]["expression"])[:200], mode="eval").body))
+        text = str(arguments["expression"] if isinstance(arguments, dict) else arguments)
+        return str(value(ast.parse(text[:200], mode="eval").body))
     except Exception as error:
         return f"error: {error}"
 
@@ -29,7 +29,7 @@ for line in sys.stdin:
     if request["type"] == "reset":
         episodes[request["episode"]] = request
     elif request["type"] == "step" and (calls or "error" in request):
-        said = [result(call) for call in calls] + ([request["error"]] if "error" in request else [])
+        said = [result(call["arguments"]) for call in calls] + ([request["error"]] if "error" in request else [])
         chat = "messages" in episodes[request["episode"]]  # a plain prompt goes on with plain text
         answer |= {"messages": [{"role": "tool", "content": text} for text in said]} if chat else {"text": "\n" + "\n".join(said) + "\n"}
         answer["metrics"] = {"calls": len(calls)}

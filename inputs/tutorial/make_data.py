@@ -52,8 +52,24 @@ def arithmetic():
     write("arithmetic-held-out.jsonl", rows(pairs[80:]))
 
 
+def calculator():
+    """Episodes with a calculator for the byte-level model: it asks for a sum between << and >> and repeats what it is told."""
+    draw = random.Random(6)
+    pairs = [(a, b) for a in range(10) for b in range(10)]
+
+    def turns(*said):
+        return [{"role": role, "content": content} for role, content in said]
+
+    def episode(a, b):
+        return turns(("user", f"{a}+{b}="), ("assistant", f"<<{a}+{b}>>"), ("tool", str(a + b)), ("assistant", str(a + b)))
+
+    write("calculator.jsonl", ({"messages": turns(("user", f"{a}+{b}=")), "label": str(a + b)} for a, b in pairs))
+    write("calculator-sft.jsonl", ({"messages": episode(a, b)} for a, b in draw.sample(pairs, len(pairs))))
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     tiny()
     tiny_preferences()
     arithmetic()
+    calculator()

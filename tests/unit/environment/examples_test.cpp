@@ -15,10 +15,11 @@ using testing::HasSubstr;
 
 class EnvironmentExample : public EnvironmentTest {
  protected:
-  environment::Environments play_example(const std::string& name) {
+  environment::Environments play_example(const std::string& name,
+                                         config::ToolCalls calls = config::ToolCalls::hermes) {
     const std::filesystem::path file = source_folder() / "inputs/plugins" / (name + ".py");
     options_.environment.command = {"python3", file.string()};
-    options_.environment.tool_calls = config::ToolCalls::hermes;
+    options_.environment.tool_calls = calls;
     options_.environment.retries = 0;
     return start();
   }
@@ -63,6 +64,24 @@ TEST_F(EnvironmentExample, Calculator) {
   reply(environments);
   EXPECT_EQ(play(environments, 1, 0, call("calculator", R"({"expression": "-2"})")).text, "\n-2\n");
   EXPECT_EQ(play(environments, 1, 1, "41").reward, 0);
+}
+
+// As in inputs/tutorial/calculator.toml; what is JSON arrives as that.
+TEST_F(EnvironmentExample, CalculatorOfAPattern) {
+  options_.environment.tool_pattern = "<<(?<arguments>.*?)>>";
+  auto environments = play_example("calculator", config::ToolCalls::regex);
+  begin(environments, 1);
+  int64_t turn = 0;
+  for (const auto& [expression, result] :
+       {std::pair{"3+4", "7"}, {"12", "12"}, {"(2 - 5) * 2", "-6"}, {"-3", "-3"}}) {
+    const auto text = base::text("<<", expression, ">>");
+    EXPECT_EQ(said(play(environments, 1, turn++, text)), result);
+  }
+  for (const char* bad : {"", "x", "[1]", "{\"expr\": 1}", "null"})
+    EXPECT_THAT(said(play(environments, 1, turn++, base::text("<<", bad, ">>"))),
+                HasSubstr("error: "))
+        << bad;
+  EXPECT_TRUE(play(environments, 1, turn, "7").done);
 }
 
 TEST_F(EnvironmentExample, GuessingGame) {
