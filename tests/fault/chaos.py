@@ -47,6 +47,18 @@ class Skipped(Exception):
     """What this machine cannot do. Not a case."""
 
 
+class Lateness:
+    """What came too late: a failure for the scoreboard; a test, which may run beside anything, says so and goes on."""
+
+    judged = True
+
+    @classmethod
+    def found(cls, what):
+        if cls.judged:
+            raise Failure(what)
+        print(f"    {what}", flush=True)
+
+
 def began_behind(result):
     """Behind which finished iteration a start went on, by its own words and by the first iteration that it reports; None: it came to neither."""
     said = re.search(r"resumed after iteration (\d+)", result.text)

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from chaos import Failure, Skipped, adversity, lines_in
+from chaos import Failure, Lateness, Skipped, adversity, lines_in
 from rows_slurm import cluster_of, drawn, home_of
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "pbs"))
@@ -149,5 +149,5 @@ def pbs_returns(shop, longest, number, seed):
     if exits[-1] != 0:
         case.fail(f"exit codes {exits}")
     if [text for text in pbs.events() if text.startswith(("term", "kill"))]:
-        case.fail(f"PBS had to end a job: {pbs.events()}")
+        Lateness.found(f"{case.words}: PBS had to end a job: {pbs.events()}")
     case.check()
