@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tiny tutorial with our program and with TRL and compares the curves.
+"""Trains the tiny tutorials with our program and with TRL and compares the curves.
 
     perf/learning/setup                      # once: TRL beside the comparison environment
-    perf/learning/compare grpo ppo sft dpo   # all four; docs/dev/learning.md says what they are
+    perf/learning/compare grpo ppo sft dpo tools   # all five; docs/dev/learning.md says what they are
 
 Both sides start from the same weights, get the same data in the same order, and the settings of settings.py. Runs go to --work, which
 is kept: what is there is not run again. Results: perf/results/learning/trl-*.json and docs/dev/learning-*.svg.
@@ -21,6 +21,7 @@ import peer
 import plots
 import settings
 from preferences import write_pairs
+from tool_task import Calculator
 
 HERE = pathlib.Path(__file__).parent
 
@@ -34,11 +35,11 @@ class Comparison:
         self.folder = options.work.resolve() / name
         self.program = ours.Program(options.program.resolve())
 
-    def start_model(self):
+    def start_model(self, deck="tiny-sft.toml", name="start"):
         """The policy that the tutorial's SFT stage leaves: half of the sums right."""
-        folder = self.options.work.resolve() / "start"
+        folder = self.options.work.resolve() / name
         if not (folder / ours.MODEL / "model.safetensors").exists():
-            self.program.run("sft", settings.TUTORIAL / "tiny-sft.toml", folder, [])
+            self.program.run("sft", settings.TUTORIAL / deck, folder, [])
         return folder / ours.MODEL
 
     def our_run(self, subcommand, deck, seed, keys):
@@ -59,27 +60,29 @@ class Comparison:
         return json.loads(output.read_text())
 
 
-def rewards_agree(samples_path, tokenizer):
+def rewards_agree(samples_path, reward_of):
     """Number of samples whose reward in our run is what the Python rule gives for the text that TRL would hand to it. All must be."""
     rows = peer.read_lines(samples_path)
     for row in rows:
-        text = tokenizer.decode(row["output_ids"], skip_special_tokens=True)
-        reward = peer.exact_reward(text, row["label"])
+        reward = reward_of(row)
         if reward != row["reward"]:
             raise SystemExit(f"{samples_path}: {row} has another reward than the Python rule gives: {reward}")
     return len(rows)
 
 
-def reinforcement(comparison, keys, names, script, environment=None):
-    """Ours and TRL's curves of every seed, on the prompts that our run draws."""
-    model = comparison.start_model()
+def rule_of_answers(model):
+    """The tiny tutorial's, of a sample's text without special tokens."""
     tokenizer = peer.load_tokenizer(model)
+    return lambda row: peer.exact_reward(tokenizer.decode(row["output_ids"], skip_special_tokens=True), row["label"])
+
+
+def reinforcement(comparison, model, deck, keys, names, script, reward_of, environment=None):
+    """Ours and TRL's curves of every seed, on the prompts that our run draws."""
     checked, mine = 0, []
     for seed in comparison.seeds:
-        metrics = comparison.our_run("ppo", settings.TUTORIAL / "tiny.toml", seed,
-                                     [f"model.path={model}", "ckpt.save_hf=never", *keys])
+        metrics = comparison.our_run("ppo", settings.TUTORIAL / deck, seed, [f"model.path={model}", "ckpt.save_hf=never", *keys])
         mine.append({"seed": seed, **ours.columns(metrics, **names)})
-        checked += rewards_agree(comparison.folder / f"ours-{seed}" / "samples.jsonl", tokenizer)
+        checked += rewards_agree(comparison.folder / f"ours-{seed}" / "samples.jsonl", reward_of)
 
     def one(seed):
         samples = comparison.folder / f"ours-{seed}" / "samples.jsonl"
@@ -90,16 +93,35 @@ def reinforcement(comparison, keys, names, script, environment=None):
     return {"rewards_compared": checked, "ours": mine, "trl": theirs}
 
 
+GRPO_NAMES = {"reward": "reward", "kl": "kl_loss", "response_length": "response_length", "lr": "lr"}
+
+
 def grpo(options):
-    names = {"reward": "reward", "kl": "kl_loss", "response_length": "response_length", "lr": "lr"}
-    found = reinforcement(Comparison(options, "grpo"), settings.grpo_deck(), names, "trl_grpo.py")
+    comparison = Comparison(options, "grpo")
+    model = comparison.start_model()
+    found = reinforcement(comparison, model, "tiny.toml", settings.grpo_deck(), GRPO_NAMES, "trl_grpo.py", rule_of_answers(model))
     return {"settings": settings.GRPO, "deck": settings.grpo_deck(), **found}
+
+
+def tools(options):
+    """GRPO over turns: both sides ask the calculator of inputs/plugins."""
+    comparison, calculator = Comparison(options, "tools"), Calculator()
+    model = comparison.start_model("calculator-sft.toml", "start-tools")
+
+    def reward_of(row):
+        return calculator.reward(peer.without_special_tokens(row["turns"][-1]["response"]), row["label"])
+
+    names = GRPO_NAMES | {"turns": "turns"}
+    found = reinforcement(comparison, model, "calculator.toml", settings.tools_deck(), names, "trl_tools.py", reward_of)
+    return {"settings": settings.TOOLS, "deck": settings.tools_deck(), **found}
 
 
 def ppo(options):
     names = {"reward": "reward", "kl_per_token": "kl", "value_loss": "value_loss", "response_length": "response_length", "lr": "lr"}
     environment = {"PYTHONPATH": str(options.ppo_trl)}
-    found = reinforcement(Comparison(options, "ppo"), settings.ppo_deck(), names, "trl_ppo.py", environment)
+    comparison = Comparison(options, "ppo")
+    model = comparison.start_model()
+    found = reinforcement(comparison, model, "tiny.toml", settings.ppo_deck(), names, "trl_ppo.py", rule_of_answers(model), environment)
     return {"settings": settings.PPO, "deck": settings.ppo_deck(), **found}
 
 
@@ -130,13 +152,13 @@ def dpo(options):
                       ["model.shape=", "model.tokenizer=", f"algo.dpo.beta={settings.DPO['beta']}"])
 
 
-TASKS = {"grpo": grpo, "ppo": ppo, "sft": sft, "dpo": dpo}
+TASKS = {"grpo": grpo, "ppo": ppo, "sft": sft, "dpo": dpo, "tools": tools}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", choices=list(TASKS))
-    parser.add_argument("--seeds", type=int, nargs="+", help="of grpo and ppo; default: settings.SEEDS")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of grpo, ppo and tools; default: settings.SEEDS")
     parser.add_argument("--work", type=pathlib.Path, default=settings.ROOT / "runs/learning")
     parser.add_argument("--program", type=pathlib.Path, default=settings.ROOT / "build/release/trireme")
     parser.add_argument("--ppo-trl", type=pathlib.Path, default=pathlib.Path(sys.prefix) / "trl-with-ppo",

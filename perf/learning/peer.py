@@ -3,6 +3,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import sys
 import time
 
@@ -54,6 +55,10 @@ def exact_reward(response, label):
     """The deck's rule = "exact": the whole answer, without white space around it, is the label."""
     white = " \t\n\v\f\r"
     return float(response.strip(white) == label.strip(white))
+
+
+def without_special_tokens(text):
+    return re.sub(r"<\|\w+\|>", "", text)
 
 
 class Curves:

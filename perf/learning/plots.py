@@ -2,7 +2,7 @@
 import json
 import statistics
 
-TITLES = {"grpo": "GRPO: mean reward", "ppo": "PPO: mean reward", "sft": "SFT: loss", "dpo": "DPO: loss"}
+TITLES = {"grpo": "GRPO: mean reward", "tools": "GRPO with a calculator: mean reward", "ppo": "PPO: mean reward", "sft": "SFT: loss", "dpo": "DPO: loss"}
 COLORS = {"ours": "#0b6e99", "trl": "#d1495b"}
 LAST = 10  # iterations that count as the end of a run
 
