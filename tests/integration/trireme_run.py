@@ -212,9 +212,9 @@ def read_lines(path):
 
 
 def timeless(metrics):
-    """Metrics without what may differ between equal runs: times, how long the run is, memory, which threads had work, what the engines and the weight sync did in this start, how often
+    """Metrics without what may differ between equal runs: times and shares of them, how long the run is, memory, which threads had work, what the engines and the weight sync did in this start, how often
     plugins, judges and environments were asked."""
-    own = ("seconds", "memory", "threads", "weight_sync", "generation", "plugins", "judges", "environment", "time", "iterations", "epoch")
+    own = ("seconds", "busy", "memory", "threads", "weight_sync", "generation", "plugins", "judges", "environment", "time", "iterations", "epoch")
     return [{key: value for key, value in line.items() if key not in own} for line in metrics]
 
 
