@@ -49,7 +49,7 @@ struct Column {
   bool later = false;  // filled by a later role, or not in every run: may be empty
 };
 
-// All columns but reward_parts, metrics and turns, in the order of the wire form.
+// All columns but reward_parts, turns and those with names, in the order of the wire form.
 constexpr std::tuple columns{
     Column<uint64_t>{"id", &Samples::id, Per::sequence},
     Column<int64_t>{"prompt_row", &Samples::prompt_row, Per::sequence},
@@ -82,11 +82,15 @@ void append_column(std::vector<T>& to, const std::vector<T>& from, int64_t begin
   to.insert(to.end(), first, first + count);
 }
 
-using Metrics = std::map<std::string, std::vector<float>>;
+constexpr float no_metric = std::numeric_limits<float>::quiet_NaN();
 
-// Appends entry `i` of `from` to metrics of `before` sequences: NaN where one side lacks a name.
-void append_metrics(Metrics& to, const Metrics& from, size_t before, size_t i) {
-  constexpr float none = std::numeric_limits<float>::quiet_NaN();
+// Columns with names.
+template <class T>
+using Named = std::map<std::string, std::vector<T>>;
+
+// Appends entry `i` of `from` to columns of `before` sequences: `none` where one side lacks a name.
+template <class T>
+void append_named(Named<T>& to, const Named<T>& from, size_t before, size_t i, const T& none) {
   for (const auto& entry : from) to[entry.first].resize(before, none);
   for (auto& [name, column] : to) {
     const auto theirs = from.find(name);
@@ -135,8 +139,7 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
     turns.resize(static_cast<size_t>(size()));
     turns.push_back(sequence.turns.value_or(std::vector<Turn>{}));
   }
-  for (auto& entry : episode_metrics)
-    entry.second.push_back(std::numeric_limits<float>::quiet_NaN());
+  for (auto& entry : episode_metrics) entry.second.push_back(no_metric);
   cu_seqlens.push_back(static_cast<int64_t>(end));
 }
 
@@ -161,8 +164,9 @@ void Samples::append(const Samples& other, int64_t i) {
     append_column(reward_parts[part], other.reward_parts[part], i, 1);
   const auto before = static_cast<size_t>(size());
   const auto theirs = static_cast<size_t>(i);
-  append_metrics(reward_metrics, other.reward_metrics, before, theirs);
-  append_metrics(episode_metrics, other.episode_metrics, before, theirs);
+  append_named(reward_metrics, other.reward_metrics, before, theirs, no_metric);
+  append_named(episode_metrics, other.episode_metrics, before, theirs, no_metric);
+  append_named(judgements, other.judgements, before, theirs, std::string());
   if (!turns.empty() || !other.turns.empty()) {
     turns.resize(before);
     turns.push_back(other.turns.empty() ? std::vector<Turn>{} : other.turns[theirs]);
@@ -179,6 +183,7 @@ Samples Samples::unscored() const {
   out.reward.clear();
   out.reward_parts.clear();
   out.reward_metrics.clear();
+  out.judgements.clear();
   out.ref_log_probs.clear();
   return out;
 }
@@ -219,6 +224,8 @@ void Samples::check() const {
     fits(entry.second.size(), Per::sequence, false, "reward_metrics");
   for (const auto& entry : episode_metrics)
     fits(entry.second.size(), Per::sequence, false, "episode_metrics");
+  for (const auto& entry : judgements)
+    fits(entry.second.size(), Per::sequence, false, "judgements");
   fits(turns.size(), Per::sequence, true, "turns");
   for (const auto& of_one : turns) {
     if (!std::ranges::is_sorted(of_one, {}, &Turn::end))
@@ -236,21 +243,22 @@ void Samples::check() const {
 namespace {
 
 // The latest form that a value needs, so that older programs read what they know.
+constexpr uint64_t with_judgements = 0x35304c504d415354ull;      // "TSAMPL05"
 constexpr uint64_t with_turns = 0x34304c504d415354ull;           // "TSAMPL04"
 constexpr uint64_t with_reward_metrics = 0x33304c504d415354ull;  // "TSAMPL03"
 constexpr uint64_t plain = 0x32304c504d415354ull;                // "TSAMPL02"
 
-void put_metrics(base::WireWriter& writer, const Metrics& metrics) {
-  writer.put(
-      std::vector<std::pair<std::string, std::vector<float>>>(metrics.begin(), metrics.end()));
+template <class T>
+void put_named(base::WireWriter& writer, const Named<T>& named) {
+  writer.put(std::vector<std::pair<std::string, std::vector<T>>>(named.begin(), named.end()));
 }
 
-Metrics take_metrics(base::WireReader& reader) {
-  Metrics out;
-  for (auto& [name, values] :
-       reader.take<std::vector<std::pair<std::string, std::vector<float>>>>()) {
+template <class T>
+Named<T> take_named(base::WireReader& reader) {
+  Named<T> out;
+  for (auto& [name, values] : reader.take<std::vector<std::pair<std::string, std::vector<T>>>>()) {
     VALIDATE(out.empty() || out.rbegin()->first < name, ExitCode::bad_data,
-             "samples: the names of metrics are not in order");
+             "samples: the names of columns are not in order");
     out.emplace_hint(out.end(), name, std::move(values));
   }
   return out;
@@ -260,35 +268,42 @@ Metrics take_metrics(base::WireReader& reader) {
 
 // In the oldest form that has all of it: digests of data sets in checkpoints are digests of this.
 std::string Samples::to_bytes() const {
-  const uint64_t form = !turns.empty() || !episode_metrics.empty() ? with_turns
-                        : !reward_metrics.empty()                  ? with_reward_metrics
-                                                                   : plain;
+  const uint64_t form = !judgements.empty()                          ? with_judgements
+                        : !turns.empty() || !episode_metrics.empty() ? with_turns
+                        : !reward_metrics.empty()                    ? with_reward_metrics
+                                                                     : plain;
   base::WireWriter writer;
   writer.put(form);
   for_each_column([&](const auto& column) { writer.put(this->*column.values); });
   writer.put(reward_parts);
-  if (form != plain) put_metrics(writer, reward_metrics);
-  if (form == with_turns) {
+  if (form != plain) put_named(writer, reward_metrics);
+  if (form >= with_turns) {
     writer.put(turns);
-    put_metrics(writer, episode_metrics);
+    put_named(writer, episode_metrics);
   }
+  if (form == with_judgements) put_named(writer, judgements);
   return writer.take();
 }
 
 Samples Samples::from_bytes(std::string_view bytes) {
   base::WireReader reader(bytes, "samples");
   const auto form = reader.take<uint64_t>();
-  VALIDATE(form == with_turns || form == with_reward_metrics || form == plain, ExitCode::bad_data,
-           "samples: wrong magic number");
+  VALIDATE(
+      form == with_judgements || form == with_turns || form == with_reward_metrics || form == plain,
+      ExitCode::bad_data, "samples: wrong magic number");
   Samples out;
   for_each_column([&](const auto& column) { reader.take(out.*column.values); });
   reader.take(out.reward_parts);
-  if (form != plain) out.reward_metrics = take_metrics(reader);
+  if (form != plain) out.reward_metrics = take_named<float>(reader);
   VALIDATE(form != with_reward_metrics || !out.reward_metrics.empty(), ExitCode::bad_data,
            "samples: no reward_metrics");
-  if (form == with_turns) {
+  if (form >= with_turns) {  // the digit is the highest byte that differs
     reader.take(out.turns);
-    out.episode_metrics = take_metrics(reader);
+    out.episode_metrics = take_named<float>(reader);
+  }
+  if (form == with_judgements) {
+    out.judgements = take_named<std::string>(reader);
+    VALIDATE(!out.judgements.empty(), ExitCode::bad_data, "samples: no judgements");
   }
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {

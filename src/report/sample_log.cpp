@@ -38,6 +38,15 @@ std::string metrics_json(const Samples& samples, size_t s) {
   return out.str();
 }
 
+// What each judge read and wrote about sequence `s`.
+std::string judgements_json(const Samples& samples, size_t s) {
+  data::JsonObject out;
+  for (const auto& [source, objects] : samples.judgements) {
+    if (!objects[s].empty()) out.add_json(source, objects[s]);
+  }
+  return out.str();
+}
+
 // Includes the environment's text before the first turn.
 std::string prompt_of_episode(const Samples& samples, int64_t i, const text::Tokenizer& tokenizer) {
   const auto length = static_cast<size_t>(samples.prompt_len[static_cast<size_t>(i)]);
@@ -108,6 +117,8 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     }
     if (!all.turns.empty()) line.add_json("turns", turns_json(all, i, tokenizer));
     if (const std::string said = metrics_json(all, s); said != "{}") line.add_json("metrics", said);
+    if (const std::string said = judgements_json(all, s); said != "{}")
+      line.add_json("judgements", said);
     line.add("finish_reason", to_string(all.finish_reason[s]));
     lines += line.str() + '\n';
   }

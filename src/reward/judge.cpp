@@ -37,6 +37,7 @@ class JudgeSource : public Source {
         question_(options_, key_of(index), model_->tokenizer(), options.data.date),
         reader_(options_, key_of(index)),
         first_vote_(first_vote),
+        keeps_texts_(options.rollout.save_samples != 0),
         in_step_(environment.in_step),
         leads_(environment.leads),
         progress_(environment.progress ? *environment.progress : own_progress_) {}
@@ -95,10 +96,13 @@ class JudgeSource : public Source {
     std::vector<std::optional<double>> votes = {};
     int64_t open = -1;  // votes that are missing; -1: it has not begun
     int64_t tokens = 0;
+    std::string question = {};            // where texts are kept
+    std::vector<std::string> texts = {};  // of the votes
   };
 
   void begin(uint64_t id, Judged& one) {
     const std::vector<int32_t> prompt = std::exchange(one.prompt, {});
+    if (keeps_texts_) one.question = model_->tokenizer().decode(prompt, text::Skip::nothing);
     if (std::ssize(prompt) + options_.max_new_tokens > longest_) {
       one.open = 0;
       ++counters_.too_long;
@@ -106,6 +110,7 @@ class JudgeSource : public Source {
       return;
     }
     one.open = options_.votes;
+    if (keeps_texts_) one.texts.resize(one.votes.size());
     for (size_t vote = 0; vote < one.votes.size(); ++vote) {
       model_->submit(id + first_vote_ + vote, prompt, options_,
                      [this, id, vote](const generate::Result& result) { take(id, vote, result); });
@@ -126,6 +131,7 @@ class JudgeSource : public Source {
     Judged& one = judged_.at(id);
     const std::string text = model_->tokenizer().decode(result.output_ids, text::Skip::special);
     one.votes[vote] = reader_.read(text);
+    if (keeps_texts_) one.texts[vote] = text;
     one.tokens += std::ssize(result.output_ids);
     --one.open;
     ++counters_.votes;
@@ -143,6 +149,7 @@ class JudgeSource : public Source {
         joint_score(options_.vote_rule, std::move(votes)).value_or(options_.no_score)));
     scores.metrics["scored_votes"].push_back(scored);
     scores.metrics["tokens"].push_back(static_cast<float>(one.tokens));
+    if (keeps_texts_) scores.judgements.push_back(judgement_json(one.question, one.texts));
   }
 
   // The first judgement, and the first one without a score.
@@ -180,6 +187,7 @@ class JudgeSource : public Source {
   Question question_;
   ScoreReader reader_;
   uint64_t first_vote_;
+  bool keeps_texts_;
   bool in_step_;
   bool leads_;
   comm::Progress own_progress_;

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/config/reward_sources.hpp"
 #include "trireme/text/utf8.hpp"
 
@@ -203,6 +204,34 @@ std::optional<double> joint_score(config::VoteRule rule, std::vector<double> vot
     if (count == most) winners.push_back(vote);
   }
   return mean_of(winners);
+}
+
+namespace {
+
+// The beginning and the end of a text that is longer, cut between characters.
+std::string both_ends(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  const auto continues = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };
+  size_t head = most / 2, tail = text.size() - most / 2;
+  while (head > 0 && continues(head)) --head;
+  while (tail < text.size() && continues(tail)) ++tail;
+  return base::text(text.substr(0, head), " [... ", tail - head, " bytes ...] ", text.substr(tail));
+}
+
+}  // namespace
+
+std::string judgement_json(std::string_view question, std::span<const std::string> texts) {
+  constexpr size_t longest_question = 4096, longest_text = 2048, longest_texts = 8192;
+  nlohmann::ordered_json out{{"question", both_ends(question, longest_question)},
+                             {"texts", nlohmann::ordered_json::array()}};
+  size_t bytes = 0, shown = 0;
+  for (; shown < texts.size(); ++shown) {
+    std::string text = both_ends(texts[shown], longest_text);
+    if (bytes += text.size(); bytes > longest_texts) break;
+    out["texts"].push_back(std::move(text));
+  }
+  if (shown < texts.size()) out["votes_left_out"] = texts.size() - shown;
+  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace trireme::reward

@@ -125,6 +125,8 @@ std::optional<Rewards::LocalScores> Rewards::score_locally(
     if (!entry.source->takes_time()) continue;
     for (auto& [name, values] : answer.metrics)
       out.metrics[base::text(entry.source->name(), "/", name)] = std::move(values);
+    if (!answer.judgements.empty())
+      out.judgements[entry.source->name()] = std::move(answer.judgements);
   }
   return out;
 }

@@ -155,6 +155,7 @@ bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::Promp
   if (!scores) return false;
   samples.reward_parts = std::move(scores->parts);
   samples.reward_metrics = std::move(scores->metrics);
+  samples.judgements = std::move(scores->judgements);
   if (options_.reward.outage == config::PluginOutage::skip)
     skip_groups(samples, skipped, scores->missing, iteration);
   return true;

@@ -94,6 +94,9 @@ class Judges(ProgramTest):
                     none += not found
                     self.assertAlmostEqual(sample["parts"][name], LETTERS[found[place]] if found else -3, places=5, msg=repr(text))
                     self.assertEqual(sample["metrics"][name + "/scored_votes"], bool(found))
+                    said = sample["judgements"][name]
+                    self.assertEqual(said["texts"], [text])
+                    self.assertIn(f"About {sample['prompt']}\nthe answer is ", said["question"])
             for sample in samples:
                 parts = sample["parts"]
                 self.assertAlmostEqual(sample["reward"], parts["strict"] + 0.5 * parts["own"] + parts["rule2"], places=5)

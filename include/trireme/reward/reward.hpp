@@ -52,6 +52,8 @@ struct Scores {
   std::vector<float> values = {};  // one per request, in their order; finite
   std::map<std::string, std::vector<float>> metrics =
       {};  // named parts, one per request; NaN where a request has none
+  // Of a judge, one per request, where samples are saved: Samples::judgements.
+  std::vector<std::string> judgements = {};
   std::vector<uint8_t> missing =
       {};             // 1: the source gave the request up, its value means nothing; empty: none
   bool left = false;  // the run stops before all answers are there: nothing of this counts
@@ -171,6 +173,7 @@ class Rewards {
     std::vector<uint8_t> missing;  // 1: some source gave the request up; empty: none
     // Samples::reward_metrics, of plugins: "source/name".
     std::map<std::string, std::vector<float>> metrics;
+    std::map<std::string, std::vector<std::string>> judgements;  // by source
   };
   // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was
   // left early. `any_stopped` tells whether that was so on any rank, this one's answer given; it is

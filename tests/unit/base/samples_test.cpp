@@ -42,6 +42,29 @@ TEST(Samples, BytesRoundTrip) {
   }
 }
 
+// With and without turns; a rank whose samples have none, and a damaged form.
+TEST(Samples, JudgementsGoWithTheirSequences) {
+  Samples samples = some(3);
+  samples.judgements["strict"] = {R"({"question": "a"})", "", R"({"question": "c"})"};
+  samples.check();
+  const std::string bytes = samples.to_bytes();
+  EXPECT_EQ(bytes.substr(0, 8), "TSAMPL05");
+  EXPECT_EQ(Samples::from_bytes(bytes), samples);
+  Samples all = some(2);
+  all.append(samples, 2);
+  all.append(some(1), 0);
+  all.check();
+  EXPECT_EQ(Samples::from_bytes(all.to_bytes()), all);
+  EXPECT_EQ(all.judgements.at("strict"),
+            (std::vector<std::string>{"", "", R"({"question": "c"})", ""}));
+  EXPECT_EQ(all.select(std::vector<int64_t>{2}).judgements.at("strict").front(),
+            R"({"question": "c"})");
+  EXPECT_TRUE(all.unscored().judgements.empty());
+  std::string without = some(3).to_bytes();
+  without.replace(0, 8, "TSAMPL05");
+  EXPECT_THROW(Samples::from_bytes(without), UserError);
+}
+
 // Sources of other ranks, and other answers, may say other things.
 TEST(Samples, ASequenceWithoutAMetricHasNaN) {
   Samples all = some(2);
@@ -211,6 +234,7 @@ TEST(Samples, ColumnsThatDoNotFitAreRefused) {
       {"column reward", [](Samples& s) { s.reward.pop_back(); }},
       {"column reward_parts", [](Samples& s) { s.reward_parts[1].pop_back(); }},
       {"column reward_metrics", [](Samples& s) { s.reward_metrics["judge/right"].pop_back(); }},
+      {"column judgements", [](Samples& s) { s.judgements["strict"] = {"{}"}; }},
       {"column ids", [](Samples& s) { s.ids.pop_back(); }},
       {"column action_mask", [](Samples& s) { s.action_mask.push_back(1); }},
       {"column log_probs", [](Samples& s) { s.log_probs.clear(); }},

@@ -100,6 +100,25 @@ TEST(SampleLogChoice, AFullDiskLeavesNoHalfLine) {
                                     path.string() + " (File too large)"));
 }
 
+// Judges that said nothing about a sample, or are not on its rank, leave no member.
+TEST(SampleLogChoice, JudgementsByTheirSource) {
+  if (test::world().size() > 1) GTEST_SKIP() << "one rank writes";
+  const SharedFolder folder;
+  const auto path = folder.path() / "samples.jsonl";
+  Samples samples = samples_with({1, 2, 3});
+  samples.judgements["strict"] = {R"({"question":"q1","texts":["a\n"]})", "", ""};
+  samples.judgements["kind"] = {R"({"question":"k1"})", R"({"question":"k2"})", ""};
+  append_sample_log(test::world(), path, samples, one_prompt(), test::tokenizer(), 1, -1);
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(base::read_file(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["judgements"]["strict"]["texts"][0], "a\n");
+  EXPECT_EQ(lines[0]["judgements"]["kind"]["question"], "k1");
+  EXPECT_EQ(lines[1]["judgements"], nlohmann::json::parse(R"({"kind": {"question": "k2"}})"));
+  EXPECT_FALSE(lines[2].contains("judgements"));
+}
+
 // ---- where it is cut ----
 
 // Bytes up to the first line of a later iteration, or to a last line without an end: line by line

@@ -311,9 +311,9 @@ TEST(Sources, WhatIsWrongWithAnAnswerNamesSourceAndRequest) {
 
 TEST(Sources, MissingIsWhatAnySourceGaveUp) {
   reward::Rewards rewards;
-  rewards.add(std::make_unique<Fixed>("a", Scores{{1, 1, 1}, {}, {0, 1, 0}}), 1);
+  rewards.add(std::make_unique<Fixed>("a", Scores{.values = {1, 1, 1}, .missing = {0, 1, 0}}), 1);
   rewards.add(std::make_unique<Fixed>("b", Scores{{1, 1, 1}, {}}), 1);
-  rewards.add(std::make_unique<Fixed>("c", Scores{{1, 1, 1}, {}, {0, 0, 1}}), 1);
+  rewards.add(std::make_unique<Fixed>("c", Scores{.values = {1, 1, 1}, .missing = {0, 0, 1}}), 1);
   EXPECT_THAT(rewards.score_locally(requests_of(3)).value().missing, ElementsAre(0, 1, 1));
 }
 

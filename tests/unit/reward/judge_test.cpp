@@ -197,6 +197,51 @@ TEST(Judge, BeginsInStepWhereBitsDependOnIt) {
   for (size_t r = 0; r < wanted.size(); ++r) EXPECT_FLOAT_EQ(scores.values[r], wanted[r]);
 }
 
+// What transformers wrote for the same question; nothing where no samples are saved.
+TEST(Judge, KeepsItsTextsWhereSamplesAreSaved) {
+  const json& one = cases().at("sources")[0];
+  config::Options options = deck({judge_of(one.at("source"))});
+  EXPECT_TRUE(
+      reward::make_judges(options, environment())[0]->score(gold_requests()).judgements.empty());
+  options.rollout.save_samples = 1;
+  options.reward.source[0].max_len = 180;
+  std::vector<Request> requests = gold_requests();
+  requests[1].response = std::string(900, 'w');
+  const auto scores = reward::make_judges(options, environment())[0]->score(requests);
+  ASSERT_EQ(scores.judgements.size(), requests.size());
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const json said = json::parse(scores.judgements[r]);
+    const std::string question = said.at("question");
+    EXPECT_NE(question.find(requests[r].response.substr(0, 3)), std::string::npos) << question;
+    if (r == 1) {
+      EXPECT_TRUE(said.at("texts").empty()) << "it was too long";
+    } else {
+      EXPECT_EQ(said.at("texts"), json::array({one.at("rows")[r].at("text")}));
+    }
+  }
+}
+
+TEST(Judge, TextsOfJudgementsAreBounded) {
+  const auto of = [](const std::string& question, const std::vector<std::string>& texts) {
+    return json::parse(reward::judgement_json(question, texts));
+  };
+  EXPECT_EQ(of("", {}), json::parse(R"({"question": "", "texts": []})"));
+  EXPECT_EQ(of(std::string(4096, 'q'), {"a", "b"}).at("question"), std::string(4096, 'q'));
+  // Cut between characters of three bytes, of which neither half is a whole number.
+  std::string smiles;
+  for (int i = 0; i < 2000; ++i) smiles += "\u263a";
+  const std::string cut = of("begin" + smiles + "end", {}).at("question");
+  EXPECT_LE(cut.size(), 4096u + 40);
+  EXPECT_TRUE(cut.starts_with("begin\u263a") && cut.ends_with("\u263aend")) << cut;
+  EXPECT_NE(cut.find("\u263a [... 1914 bytes ...] \u263a"), std::string::npos) << cut;
+  const std::vector<std::string> votes(9, std::string(2048, 'v'));
+  EXPECT_EQ(of("q", votes).at("texts"), json(std::vector<std::string>(4, votes[0])));
+  EXPECT_EQ(of("q", votes).at("votes_left_out"), 5);
+  EXPECT_EQ(of("q", {std::string(5000, 'v')}).at("texts")[0].get<std::string>().size(),
+            2048u + std::string_view(" [... 2952 bytes ...] ").size());
+  EXPECT_FALSE(of("q", {"\xff", "v"}).contains("votes_left_out"));
+}
+
 TEST(Judge, AQuestionThatIsTooLongHasNoScore) {
   config::RewardSource source = judge_of(cases().at("sources")[0].at("source"));
   source.max_len = 120;
