@@ -123,7 +123,7 @@ bool wants_probes(ComputeType asked, std::optional<DType> stored,
                   const plan::ComputeWork& work) {
   if (asked != ComputeType::automatic || stored || deterministic) return false;
   const double operations =
-      work.products + 2 * work.decode_steps * work.decode_weights *
+      work.products + 2 * (work.decode_steps * work.decode_weights + work.judging_weights) *
                           static_cast<double>(std::max<int64_t>(work.decode_rows, 1));
   return operations >= probed_operations && std::ranges::all_of(ranks, &ComputeDevice::native_bf16);
 }

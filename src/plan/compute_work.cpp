@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/judge_bytes.hpp"
 #include "trireme/base/checked.hpp"
 
 namespace trireme::plan {
@@ -64,6 +65,23 @@ void add_rollout(const Job& job, const MeanLengths& lengths, ComputeWork& work) 
   work.products += 2 * m.blocks * static_cast<double>(prompts) * lengths.input / degree;
 }
 
+// Votes on an answer read its question once; they end together.
+void add_judging(const Job& job, const MeanLengths& lengths, ComputeWork& work) {
+  const std::vector<config::JudgeModel> judges = config::judge_models(job.options);
+  const int64_t answers =
+      base::ceil_div<int64_t>(job.options.sequences_per_iteration(),
+                              static_cast<int64_t>(std::max<size_t>(job.roles.reward.size(), 1)));
+  for (size_t i = 0; i < std::min(judges.size(), job.models.judges.size()); ++i) {
+    const Votes votes = votes_on_answer(job.options, judges[i]);
+    const Matrices m = matrices_of(job.models.judges[i].model);
+    const double sequences = votes.number * static_cast<double>(answers);
+    const double batches = std::ceil(sequences / static_cast<double>(judges[i].max_batch));
+    work.judging_weights += batches * votes.length * (m.blocks + m.head);
+    work.products += 2 * m.blocks * (lengths.input + lengths.output) *
+                     static_cast<double>(answers * std::ssize(judges[i].sources));
+  }
+}
+
 }  // namespace
 
 MeanLengths mean_lengths(const config::Options& options) {
@@ -103,13 +121,15 @@ ComputeWork compute_work(const Job& job) {
   for (const ModelLayout& model : models.reward_models)
     out.products += per_rank(forward_operations(model, tokens), judges);
   add_rollout(job, lengths, out);
+  add_judging(job, lengths, out);
   out.at_once = o.train.async_depth > 0 && job.roles.trainer != job.roles.generator;
   return out;
 }
 
 double seconds_of(const ComputeWork& work, const ComputeSpeed& speed) {
   const double products = work.products * speed.product,
-               decoding = work.decode_steps * work.decode_weights * speed.decode;
+               decoding =
+                   (work.decode_steps * work.decode_weights + work.judging_weights) * speed.decode;
   return work.at_once ? std::max(products, decoding) : products + decoding;
 }
 

@@ -12,13 +12,24 @@ namespace {
 
 // Judgements of an iteration on the fullest rank.
 int64_t judgements(const Job& job, const config::JudgeModel& judge) {
-  int64_t votes = 0;
-  for (const size_t i : judge.sources) votes += job.options.reward.source[i].votes;
+  const auto votes = static_cast<int64_t>(votes_on_answer(job.options, judge).number);
   return votes * base::ceil_div<int64_t>(job.options.sequences_per_iteration(),
                                          static_cast<int64_t>(job.roles.reward.size()));
 }
 
 }  // namespace
+
+Votes votes_on_answer(const config::Options& options, const config::JudgeModel& judge) {
+  Votes out;
+  double text = 0;
+  for (const size_t i : judge.sources) {
+    const config::RewardSource& source = options.reward.source[i];
+    out.number += static_cast<double>(source.votes);
+    text += static_cast<double>(source.votes * source.max_new_tokens) / 2;
+  }
+  out.length = text / out.number;
+  return out;
+}
 
 int64_t judge_cache_bytes(const config::JudgeModel& judge, const config::ModelShape& shape,
                           int64_t element_bytes) {

@@ -123,6 +123,10 @@ int64_t widened_block_bytes(const Job& job) {
 int64_t product_code_bytes(const Job& job) {
   if (job.compute != config::DType::bf16 || !job.native_bf16) return 0;
   if (job.length.iterations == 0 || job.length.evaluated < 0) return full_caches;
+  // Rollouts and judges write with products of their own (kernels/), but for this backend, where
+  // each step may have another number of rows.
+  const bool writes = job.command == config::Command::ppo;
+  if (writes && job.options.generate.backend == config::GenerateBackend::torch) return full_caches;
   Shapes trained, all;
   add_shapes(job.models.actor, trained);
   if (job.models.critic) add_shapes(*job.models.critic, trained);

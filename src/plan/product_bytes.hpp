@@ -9,8 +9,8 @@
 namespace trireme::plan {
 
 // Bytes on a rank at the end of the run, by its number of iterations: until the caches are full,
-// each pass has another number of tokens and adds its products. 0 where no product of a pass goes
-// through them.
+// each pass has another number of tokens and adds its products; so has each step of a generator or
+// a judge with generate.backend = "torch". 0 where no product goes through them.
 int64_t product_code_bytes(const Job& job);
 
 // The threads' buffers for blocks of operands and results in fp32 (kernels/products.cpp). 0 where

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/judge_bytes.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/plan/decisions.hpp"
 
@@ -214,25 +215,20 @@ struct Shape {
   }
 };
 
-// Votes on `answers` of `length` tokens by a reward rank, each of half of the longest text.
+// Votes on `answers` of `length` tokens by a reward rank.
 double judging_seconds(const Job& job, double answers, double length) {
   const std::vector<config::JudgeModel> judges = config::judge_models(job.options);
   double seconds = 0;
   for (size_t i = 0; i < std::min(judges.size(), job.models.judges.size()); ++i) {
-    double votes = 0, text = 0;
-    for (const size_t source : judges[i].sources) {
-      const config::RewardSource& judge = job.options.reward.source[source];
-      votes += static_cast<double>(judge.votes);
-      text += static_cast<double>(judge.votes * judge.max_new_tokens) / 2;
-    }
+    const Votes votes = votes_on_answer(job.options, judges[i]);
     const config::ModelShape& shape = job.models.judges[i].model.shape;
     const GenerationWork work{.model = work_of(job.models.judges[i].model, 2),
                               .input = length,
-                              .output = text / votes,
+                              .output = votes.length,
                               .max_batch = static_cast<double>(judges[i].max_batch),
                               .cache_bytes = static_cast<double>(judge_cache_bytes(
                                   judges[i], shape, config::bytes_per_element(job.compute)))};
-    seconds += rollout_seconds(job.machine, work, std::ceil(answers * votes), work.output);
+    seconds += rollout_seconds(job.machine, work, std::ceil(answers * votes.number), work.output);
   }
   return seconds;
 }

@@ -6,6 +6,7 @@
 #include "layouts.hpp"
 #include "support/source_folder.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/config/reward_sources.hpp"
 
 namespace trireme::test {
 namespace {
@@ -58,6 +59,33 @@ TEST(ComputeWork, CountsPassesByHand) {
   EXPECT_DOUBLE_EQ(work.of().products, 7 * forward + prompts + 4 * block * 120);
   work.models.reference = work.models.actor;
   EXPECT_DOUBLE_EQ(work.of().products, 8 * forward + prompts + 4 * block * 120);
+}
+
+// Two judges of one model on two reward ranks: 6 answers each, whose 3 + 1 votes are of 5 and 2
+// tokens on average, in batches of 8; each judge reads 10 tokens of each answer.
+TEST(ComputeWork, JudgesWriteAndRead) {
+  Work work;
+  work.roles = {{0}, {0}, {0, 1}};
+  work.nodes = {0, 0};
+  const ComputeWork before = work.of();
+  config::RewardSource judge;
+  judge.kind = config::RewardKind::judge;
+  judge.path = "models/judge";
+  judge.votes = 3;
+  judge.max_new_tokens = 10;
+  judge.max_batch = 8;
+  config::RewardSource second = judge;
+  second.votes = 1;
+  second.max_new_tokens = 4;
+  work.options.reward.source = {judge, second};
+  ASSERT_EQ(config::judge_models(work.options).size(), 1u);
+  work.models.judges = {{work.models.actor, {}}};
+  const ComputeWork judged = work.of();
+  EXPECT_DOUBLE_EQ(judged.judging_weights, 3 * 4.25 * (block + head));
+  EXPECT_DOUBLE_EQ(judged.products, before.products + 2 * block * 10 * 6 * 2);
+  const plan::ComputeSpeed speed{0, 1};
+  EXPECT_DOUBLE_EQ(plan::seconds_of(judged, speed),
+                   plan::seconds_of(before, speed) + judged.judging_weights);
 }
 
 TEST(ComputeWork, RanksShareIt) {

@@ -81,6 +81,14 @@ TEST(ProductBytes, OfPpoCountsStepsAndScoring) {
   EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches);
 }
 
+// Steps of a generator or a judge, which have their own products otherwise; sft writes nothing.
+TEST(ProductBytes, AreThoseOfSteps) {
+  const std::vector<std::string> deck{"run.iterations=1", "rollout.batch_size=64",
+                                      "rollout.n_samples_per_prompt=1", "generate.backend=torch"};
+  EXPECT_EQ(code_of(job_of(deck), config::Command::ppo), full_caches);
+  EXPECT_EQ(sft_code({"run.iterations=1", "generate.backend=torch"}), full_caches * 15 / 64);
+}
+
 // 1,024 tokens a pass on two threads: the widest input is 16, the widest block of an output 512 x
 // 16, and gradients of weights multiply 8 rows of 1,024 with 1,024 x 16.
 TEST(ProductBytes, BlocksInFp32WhereBf16IsNotMultipliedNatively) {
