@@ -111,7 +111,6 @@ class Plugins(ProgramTest):
             self.assertAlmostEqual(line["reward"], line["reward_judge/length"] / 10, places=5)
         self.assertEqual(len(self.metrics("parts")), 3)
         self.assertIn("eval_reward_judge/length", self.metrics("parts")[-1])
-        self.assertRegex(result.text, r"iteration 2/3  reward \S+  judge/ends with a digit \S+ ")  # the others where they fit
         self.assertIn("mean reward_judge/length by iteration\n", result.text)
 
     def test_whole_groups(self):
