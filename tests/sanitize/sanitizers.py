@@ -25,6 +25,7 @@ FINDING = 66  # exit code of a program with findings of ThreadSanitizer
 # They do one thing thousands of times.
 EXHAUSTIVE = "Commit.EveryFailedCall*:Commit.OldOrNewAfterACrash*:Damage.EveryFlippedBit*"
 STORMS = "Mailbox.*:Barrier.*"
+MESSAGES = "EnvironmentTest.TenThousandMessages"
 # They leave out what puts two streams of the made-up GPU into order: races are what they are for.
 RACES = "*/Edges.*:*/Waits.*"
 
@@ -34,7 +35,8 @@ class Run:
 
     def __init__(self, module, ranks=1, cases="*", messages=None):
         self.module, self.ranks, self.cases = module, ranks, cases
-        self.environment = {} if messages is None else {"TRIREME_MAILBOX_MESSAGES": str(messages), "TRIREME_TEST_LIMIT": "600"}
+        names = ("TRIREME_MAILBOX_MESSAGES", "TRIREME_ENVIRONMENT_MESSAGES")
+        self.environment = {} if messages is None else {**dict.fromkeys(names, str(messages)), "TRIREME_TEST_LIMIT": "1800"}
 
 
 class Kind:
@@ -46,11 +48,11 @@ KINDS = {
     "threads": Kind(
         "tsan",
         # Mailboxes, watchdogs, counters in shared memory; regions; watches of signals, time and files; the writer in the background; the exchanges between
-        # GPUs, whose streams are threads of the made-up device.
+        # GPUs, whose streams are threads of the made-up device; and messages to environments.
         [Run("fakegpu", 2, f"*:-{RACES}"), Run("comm", 2), Run("checkpoint", 2, f"*:-{EXHAUSTIVE}"), Run("trace"), Run("job"), Run("comm", 1, "Watchdog*:Liveness*"),
-         Run("comm", 4, STORMS, messages=400)],
+         Run("comm", 4, STORMS, messages=400), Run("environment", 1, MESSAGES)],
         [*(Run(module, 1, f"*:-{EXHAUSTIVE}") for module in ("base", "trace", "job", "comm", "checkpoint")), Run("comm", 2),
-         Run("comm", 8, STORMS, messages=10000), Run("checkpoint", 2, f"*:-{EXHAUSTIVE}"), *(Run("fakegpu", ranks, f"*:-{RACES}") for ranks in (1, 2, 3))],
+         Run("comm", 8, STORMS, messages=10000), Run("environment", 1, MESSAGES, messages=1000000), Run("checkpoint", 2, f"*:-{EXHAUSTIVE}"), *(Run("fakegpu", ranks, f"*:-{RACES}") for ranks in (1, 2, 3))],
         {"TSAN_OPTIONS": f"exitcode={FINDING} die_after_fork=0 suppressions={ROOT}/tests/sanitize/tsan.supp"}, "WARNING: ThreadSanitizer"),
     "memory": Kind(
         "debug",
