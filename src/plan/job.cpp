@@ -51,7 +51,7 @@ constexpr int64_t allocator_share = 50;  // of the tensors one part in so many f
 // (base/heap.hpp).
 constexpr int64_t host_process = 176 * mib;
 constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
-constexpr int64_t heap_share = 50;
+constexpr int64_t heap_share = 33;
 // kernels/row_losses.cpp: of a chunk of logits in fp32, and tensors of that size at a time.
 constexpr int64_t distill_chunk_bytes(Place place) {
   return (place == Place::device ? 128 : 16) * mib;
