@@ -327,9 +327,9 @@ def prompt_lines(lengths):
         yield json.dumps({"prompt": text, "label": ""}) + "\n"
 
 
-def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None, ranks=2, threads=1):
-    """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
-    tokens of each, 32 if none are given."""
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), sections="", prompts=None, ranks=2, threads=1):
+    """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `sections`:
+    more of the deck. `prompts`: tokens of each, 32 if none are given."""
     folder = {"asleep": "perf/ppo/shape-asleep", "1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "1B": "perf/ppo/shape-1b", "135M": "inputs/models/smollm2-135m"}[shape]
     settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
     deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
@@ -341,7 +341,7 @@ def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch
             prompt_file = pathlib.Path(run_folder) / "prompts.jsonl"
             prompt_file.write_text("".join(prompt_lines(prompts)))
             written = pathlib.Path(run_folder, "deck.toml")
-            written.write_text(deck)
+            written.write_text(deck + sections)
             machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=ranks, threads=threads, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
