@@ -249,7 +249,9 @@ class Parser {
     auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c,
                          tools::run_generate);
     sub->add_option("--model", c->model, "Model folder")->required();
-    add_adapter(*sub, c->adapter, c->adapter_form);
+    add_adapter(*sub, c->adapters, c->adapter_form,
+                "; NAME=FOLDER, several times: each prompt names its own in a column `adapter`, or "
+                "has none");
     sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")
         ->required();
     sub->add_option("--output", c->output, "Answers; - for standard output")->required();
@@ -302,7 +304,7 @@ class Parser {
     auto* sub = add_tool("score", "Log-probabilities of given answers or texts, and rewards", c,
                          tools::run_score);
     sub->add_option("--model", c->model, "Model folder")->required();
-    add_adapter(*sub, c->adapter, c->adapter_form);
+    add_adapter(*sub, c->adapter, c->adapter_form, "");
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
     sub->add_option(
            "--input", c->input,

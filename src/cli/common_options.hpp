@@ -65,11 +65,13 @@ inline void add_device(CLI::App& app, config::Device& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
-// An adapter of the model, and how it is used.
-inline void add_adapter(CLI::App& app, std::filesystem::path& folder, config::AdapterForm& form) {
+// An adapter of the model, and how it is used. `Folders`: a path, or a list of words.
+template <class Folders>
+void add_adapter(CLI::App& app, Folders& folders, config::AdapterForm& form, const char* more) {
   auto* option = app.add_option(
-      "--adapter", folder,
-      "Folder of a low-rank adapter of the model, as peft stores it (default: none)");
+      "--adapter", folders,
+      base::text("Folder of a low-rank adapter of the model, as peft stores it (default: none)",
+                 more));
   add_words(app, "--adapter-as", form,
             "apart: beside the weights; merged: added to them, with other last bits; disabled: "
             "the model alone");

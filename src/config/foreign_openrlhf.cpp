@@ -22,6 +22,8 @@ using notes::packed;
 using notes::plugin;
 using notes::stage_3;
 
+constexpr std::string_view critic_adapter = "OpenRLHF's critic has one, too: critic.lora";
+
 constexpr ForeignName of_openrlhf[] = {
     // 0.11, with dots; keys that have the same name here are not in this table
     {"actor.model_name_or_path", "model.path", "", local_model},
@@ -58,7 +60,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"ckpt.load_enable", "ckpt.resume", "\"auto\""},
     {"ckpt.output_dir", "run.dir"},
     {"ds.param_dtype", "model.dtype"},
-    {"ds.lora.rank", "actor.lora.rank"},
+    {"ds.lora.rank", "actor.lora.rank", "", critic_adapter},
     {"ds.lora.alpha", "actor.lora.alpha"},
     {"ds.lora.dropout", "actor.lora.dropout"},
     {"ds.lora.target_modules", "actor.lora.targets"},
@@ -175,7 +177,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"load_checkpoint", "ckpt.resume", "\"auto\""},
     {"max_ckpt_num", "ckpt.keep"},
     {"max_ckpt_mem", "", "", "nothing: ckpt.keep counts them"},
-    {"lora_rank", "actor.lora.rank"},
+    {"lora_rank", "actor.lora.rank", "", critic_adapter},
     {"lora_alpha", "actor.lora.alpha"},
     {"lora_dropout", "actor.lora.dropout"},
     {"target_modules", "actor.lora.targets"},

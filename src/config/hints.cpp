@@ -26,7 +26,6 @@ constexpr std::array not_built{
     NotBuilt{"fp8", "FP8"},
     NotBuilt{"4bit", "quantised training"},
     NotBuilt{"quantization", "quantised weights"},
-    NotBuilt{"critic.lora", "an adapter of the critic (actor.lora is that of the actor)"},
     NotBuilt{"reward.lora", "an adapter of a reward model (reward.source.path may be its folder)"},
     NotBuilt{"qlora", "adapters on quantised weights"},
     NotBuilt{"dora", "DoRA"},

@@ -1,5 +1,6 @@
 // Keys of [model], [actor], [critic], [reference].
 #include "config/key.hpp"
+#include "trireme/base/text.hpp"
 
 namespace trireme::config {
 
@@ -32,29 +33,35 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
       .departs("Not in OpenRLHF.");
 }
 
-void add_lora_keys(KeyList<Options>& keys) {
-  keys.add(KEY(actor.lora.path),
-           "Folder of an adapter to train on, as peft stores it (adapter_config.json and "
-           "adapter_model.safetensors), made on model.path; the other keys of actor.lora are then "
-           "its own.");
-  keys.add(
-          KEY(actor.lora.rank),
-          "Rank of a low-rank adapter (LoRA) that is trained while the model's own weights stay as "
-          "they are; 0: the weights are trained.")
+// `base`: key of the folder that the adapter is made on.
+template <class Access>
+void add_lora_keys(KeyList<Options>& keys, const std::string& section, const char* base,
+                   Access lora) {
+  const auto add = [&](const char* name, auto member, std::string help) -> Key<Options>& {
+    return keys.add(
+        section + "." + name, [ lora, member ](auto& root) -> auto& { return member(lora(root)); },
+        help);
+  };
+  add(KEY(path), base::text("Folder of an adapter to train on, as peft stores it "
+                            "(adapter_config.json and adapter_model.safetensors), made on ",
+                            base, "; the other keys of ", section, " are then its own."));
+  add(KEY(rank),
+      "Rank of a low-rank adapter (LoRA) that is trained while the model's own weights stay as "
+      "they are; 0: the weights are trained.")
       .range(0, 1 << 16)
       .departs("OpenRLHF: lora.rank.");
-  keys.add(KEY(actor.lora.alpha), "Scale of the adapter, times the rank.").above(0);
-  keys.add(KEY(actor.lora.rslora),
-           "The scale is alpha / sqrt(rank) instead of alpha / rank (rank-stabilised LoRA).");
-  keys.add(KEY(actor.lora.targets),
-           "Modules to adapt: ends of their names (\"q_proj\"), or all-linear: every linear layer "
-           "of the blocks. embed_tokens and lm_head where they are not tied.");
-  keys.add(KEY(actor.lora.dropout), "Share of an adapter's inputs that is set to 0 in training.")
+  add(KEY(alpha), "Scale of the adapter, times the rank.").above(0);
+  add(KEY(rslora),
+      "The scale is alpha / sqrt(rank) instead of alpha / rank (rank-stabilised LoRA).");
+  add(KEY(targets),
+      "Modules to adapt: ends of their names (\"q_proj\"), or all-linear: every linear layer "
+      "of the blocks. embed_tokens and lm_head where they are not tied.");
+  add(KEY(dropout), "Share of an adapter's inputs that is set to 0 in training.")
       .at_least(0)
       .below(1);
-  keys.add(KEY(actor.lora.modules_to_save),
-           "Modules that are trained whole, in a copy beside the model's own, and stored with the "
-           "adapter: embed_tokens, lm_head, score.");
+  add(KEY(modules_to_save),
+      "Modules that are trained whole, in a copy beside the model's own, and stored with the "
+      "adapter: embed_tokens, lm_head, score.");
 }
 
 }  // namespace
@@ -90,7 +97,8 @@ void add_model_keys(KeyList<Options>& keys) {
 
   add_optimizer_keys(
       keys, "actor", [](auto& root) -> auto& { return root.actor; });
-  add_lora_keys(keys);
+  add_lora_keys(
+      keys, "actor.lora", "model.path", [](auto& root) -> auto& { return root.actor.lora; });
   keys.add(KEY(actor.eps_clip), "Clip distance of the probability ratio.").at_least(0).below(1);
   keys.add(KEY(actor.eps_clip_low_high),
            "[low, high] clip distances instead of actor.eps_clip (clip-higher).")
@@ -115,10 +123,14 @@ void add_model_keys(KeyList<Options>& keys) {
 
   keys.add(KEY(critic.path),
            "Folder of the critic's start, with the policy's tokenizer; empty: the first reward "
-           "model that has it, else the actor with a new value head.")
+           "model that has it, else the actor with a new value head. With critic.lora: empty is "
+           "model.path, and where that has an adapter, too, both share its weights in memory.")
       .departs("OpenRLHF: critic.model_name_or_path.");
   add_optimizer_keys(
       keys, "critic", [](auto& root) -> auto& { return root.critic; });
+  add_lora_keys(
+      keys, "critic.lora", "critic.path, else model.path",
+      [](auto& root) -> auto& { return root.critic.lora; });
   keys.add(KEY(critic.value_clip),
            "New values are clipped to this distance from the old ones in the value loss; none: "
            "plain squared error.")

@@ -70,9 +70,20 @@ bool needs_reference(const Options& options, Command command) {
 }
 
 bool reference_is_actor(const Options& options, Command command) {
-  const bool same = options.reference.path.empty() || options.reference.path == options.model.path;
+  const bool same =
+      options.reference.path.empty() || same_folder(options.reference.path, options.model.path);
   return command != Command::sft && needs_reference(options, command) &&
          options.actor.lora.wanted() && same;
+}
+
+bool critic_shares_base(const Options& options) {
+  return options.has_critic() && options.actor.lora.wanted() && options.critic.lora.wanted() &&
+         same_folder(critic_base(options), options.model.path);
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || std::filesystem::equivalent(a, b, error);
 }
 
 RowKind row_kind(const Options& options, Command command) {

@@ -186,6 +186,11 @@ int reward_shard_size(const Options& options, const RoleMap& roles) {
   return group > 0 && group < count && count % group == 0 ? group : count;
 }
 
+bool reward_shares_trainers(const Options& options, const RoleMap& roles) {
+  return roles.reward == roles.trainer &&
+         reward_shard_size(options, roles) == shard_group_size(options, roles);
+}
+
 std::vector<std::string> placement_warnings(const Options& options, const RoleMap& roles,
                                             std::span<const int> node_of_rank) {
   std::vector<std::string> out;

@@ -97,6 +97,8 @@ InputRecord read_input(const Record& record) {
   } else {
     input.ids = token_ids(record, found);
   }
+  if (const text::OrderedJson* adapter = record.find("adapter"))
+    input.adapter = text::text_or_json(*adapter);
   input.opening = asked_opening(record, input.messages);
   return input;
 }

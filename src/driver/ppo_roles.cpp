@@ -10,6 +10,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/models_of.hpp"
+#include "trireme/config/placement.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
 #include "trireme/plan/decisions.hpp"
@@ -48,18 +49,20 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
       learn::longest_sequence(options, prompts, held_out),
       {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0},
       run.device);
-  if (roles.reward) {
-    scorer->make_sources(generate::engine_options(options.generate, run.threads.reward.count,
-                                                  run.threads.reward.cpus));
-    if (config::has_reference_model(options, run.command)) {
-      const learn::ModelStart reference = learn::reference_start(options, actor_start);
-      scorer->add_reference(reference.spec, reference.reader());
-    }
-  }
   if (roles.trainer) {
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
     trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device,
                                         run.threads.trainer, run.memory, schedule_steps);
+  }
+  if (roles.reward) {
+    const bool together = config::reward_shares_trainers(options, roles.map);
+    scorer->make_sources(generate::engine_options(options.generate, run.threads.reward.count,
+                                                  run.threads.reward.cpus),
+                         together ? &trainer->actor() : nullptr);
+    if (config::has_reference_model(options, run.command)) {
+      const learn::ModelStart reference = learn::reference_start(options, actor_start);
+      scorer->add_reference(reference.spec, reference.reader());
+    }
   }
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {

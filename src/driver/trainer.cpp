@@ -28,8 +28,8 @@ namespace {
 std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
                                                const comm::Roles& roles,
                                                const model::ModelSpec& spec, at::Device device,
-                                               const machine::MemoryCheck& memory,
-                                               const char* name) {
+                                               const machine::MemoryCheck& memory, const char* name,
+                                               const zero::ShardedModel* base = nullptr) {
   return make_sharded(roles.trainers, spec, device,
                       {.name = name,
                        .compute = options.model.compute(),
@@ -41,7 +41,8 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
                        .reduce_once = options.train.reduce_once,
                        .offload = options.train.optimizer_offload,
                        .seed = static_cast<uint64_t>(options.run.seed),
-                       .rings = roles.rings});
+                       .rings = roles.rings,
+                       .base = base});
 }
 
 std::unordered_map<uint64_t, int64_t> rows_by_id(const Samples& samples) {
@@ -61,7 +62,9 @@ Trainer::Trainer(const config::Options& options, const comm::Roles& roles,
       device_(device),
       threads_(std::move(threads)),
       actor_(make_model(options, roles, actor, device, memory, "actor")),
-      critic_(critic ? make_model(options, roles, *critic, device, memory, "critic") : nullptr),
+      critic_(critic ? make_model(options, roles, *critic, device, memory, "critic",
+                                  config::critic_shares_base(options) ? actor_.get() : nullptr)
+                     : nullptr),
       refers_(config::reference_is_actor(options, config::Command::ppo)),
       actor_rate_(options.actor, optimizer_steps),
       old_log_probs_(options, {"the generators were not asked"}) {

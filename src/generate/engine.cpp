@@ -140,7 +140,7 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
   StepBatch batch;
   for (const PlannedRows& planned : plan.rows) {
     const Sequence& s = *planned.sequence;
-    batch.sequences.push_back({s.pages, s.computed, planned.rows, s.length()});
+    batch.sequences.push_back({s.pages, s.computed, planned.rows, s.length(), s.request.adapter});
     for (int64_t i = s.computed; i < s.computed + planned.rows; ++i) {
       batch.ids.push_back(i < s.length() ? s.tokens[static_cast<size_t>(i)]
                                          : planned.proposed[static_cast<size_t>(i - s.length())]);

@@ -265,6 +265,8 @@ void FusedBackend::execute_row(const Phase& phase, const StepBatch& batch, int64
        .position = batch.positions[static_cast<size_t>(i)],
        .ropes = &ropes_,
        .row = i,
+       .adapter =
+           batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(i)])].adapter,
        .numbers = {weights_.data(phase.numbers[0]), weights_.data(phase.numbers[1]),
                    weights_.data(phase.numbers[2]), weights_.data(phase.numbers[3])}});
 }

@@ -14,9 +14,11 @@ namespace trireme::generate {
 
 // Names the content of a page together with everything before it; 0: the start of a sequence.
 using ContentId = uint64_t;
-// The start of sequences that are rotated otherwise (CacheRules): no content's name.
-constexpr ContentId start_of(ContentId rotation) {
-  return rotation == 0 ? 0 : rotation | ContentId{1} << 63;
+// The start of sequences that are rotated otherwise (CacheRules), or have an adapter: no content's
+// name.
+constexpr ContentId start_of(ContentId rotation, int32_t adapter) {
+  const auto which = static_cast<ContentId>(adapter + 1) << 48;
+  return rotation == 0 && which == 0 ? 0 : rotation | which | ContentId{1} << 63;
 }
 
 inline constexpr int32_t no_page = -1;

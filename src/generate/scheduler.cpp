@@ -55,11 +55,13 @@ void Scheduler::add(Request request, int64_t longest) {
 void Scheduler::begin_group(Sequence& sequence) {
   auto& same_hash = groups_[prompt_hash(sequence.request.prompt)];
   for (const auto& group : same_hash) {
-    if (group->prompt == sequence.request.prompt) sequence.group = group;
+    if (group->prompt == sequence.request.prompt && group->adapter == sequence.request.adapter)
+      sequence.group = group;
   }
   if (!sequence.group) {
     sequence.group = std::make_shared<PromptGroup>();
     sequence.group->prompt = sequence.request.prompt;
+    sequence.group->adapter = sequence.request.adapter;
     same_hash.push_back(sequence.group);
   }
   ++sequence.group->waiting;
@@ -124,7 +126,7 @@ void Scheduler::admit(StepPlan& plan) {
 
 Scheduler::Admission Scheduler::try_admit(Sequence& sequence, StepPlan& plan) {
   sequence.rotation = rules_.rotation_of(sequence.length());
-  sequence.published = start_of(sequence.rotation);
+  sequence.published = start_of(sequence.rotation, sequence.request.adapter);
   if (sequence.group && sequence.group->ready()) {
     // One page for the copy of the prompt's last page, or for the first token after it.
     if (pool_.available() == 0 && !running_.empty()) return Admission::no_room;
@@ -141,8 +143,7 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence, StepPlan& plan) {
       pages_for(sequence.length() + 1) - static_cast<int64_t>(sequence.pages.size());
   if (needed > pool_.available() && !running_.empty()) {
     release_pages(sequence.pages);
-    sequence.computed = sequence.published_pages = 0;
-    sequence.published = 0;
+    sequence.forget_computed();
     return Admission::no_room;
   }
   counters_.shared_tokens += sequence.computed;
@@ -193,7 +194,7 @@ void Scheduler::take_known_prefix(Sequence& sequence) {
 // True when a running sequence is about to compute the first page that this one would compute.
 bool Scheduler::prefix_in_progress(const Sequence& sequence) const {
   const int64_t sharable = (sequence.length() - 1) / options_.page_size;
-  ContentId parent = start_of(rules_.rotation_of(sequence.length()));
+  ContentId parent = start_of(rules_.rotation_of(sequence.length()), sequence.request.adapter);
   int64_t page = 0;
   while (page < sharable) {
     const auto content = pool_.peek(parent, page_tokens(sequence, page));
@@ -316,8 +317,7 @@ Scheduler::SequencePtr Scheduler::take_out(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   release_pages(sequence->pages);
-  sequence->computed = sequence->published_pages = 0;
-  sequence->published = 0;
+  sequence->forget_computed();
   sequence->old_keys = false;
   sequence->prompt_logits.reset();
   if (sequence->group && sequence->group->leader == sequence.get())

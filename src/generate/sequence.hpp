@@ -39,12 +39,17 @@ struct Sequence {
   // Tokens to compute before the next one can be drawn: one when decoding.
   int64_t pending() const { return length() - computed; }
   bool decoding() const { return pending() == 1 && computed >= prompt_length(); }
+  void forget_computed() {
+    computed = published_pages = 0;
+    published = 0;
+  }
 };
 
-// Requests with one prompt (the n samples of a prompt): the first computes it, the others start
-// from its pages.
+// Requests with one prompt and adapter (the n samples of a prompt): the first computes it, the
+// others start from its pages.
 struct PromptGroup {
   std::vector<int32_t> prompt;
+  int32_t adapter = -1;
   int64_t waiting = 0;               // members that have not begun
   const Sequence* leader = nullptr;  // computes the prompt now
   std::vector<int32_t>

@@ -19,7 +19,8 @@ struct SequenceRows {
   std::span<const int32_t> pages;
   int64_t first_position = 0;
   int64_t rows = 0;
-  int64_t length = 0;  // of the sequence, with tokens that are not computed yet
+  int64_t length = 0;    // of the sequence, with tokens that are not computed yet
+  int32_t adapter = -1;  // Request::adapter
 };
 
 struct StepBatch {

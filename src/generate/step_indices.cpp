@@ -40,6 +40,7 @@ StepIndices::StepIndices(const StepBatch& batch, int64_t page_size, bool paged) 
     for (int64_t i = s.first_position; i < positions; ++i) written_.push_back(slot(i));
     rows.cu_seqlens.push_back(row + s.rows);
     rows.whole_lengths.push_back(s.length);
+    rows.adapters.push_back(s.adapter);
     if (paged && s.rows == 1) {
       queries.add(row, positions, s.pages);
       continue;

@@ -132,7 +132,7 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
   if (paths.paged_attention && attends_plainly(spec))
     attend_pages_ = attention_over_pages(tensor_parallel);
   if (!paths.graphs || attend_pages_ == nullptr || spec.shape.rope_scaling.by_length() ||
-      (sums_ != nullptr && !sums_->recordable()))
+      model::selects_adapters(spec) || (sums_ != nullptr && !sums_->recordable()))
     return;
   if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
   graphs_ = std::make_unique<DecodeGraphs>(

@@ -14,6 +14,7 @@
 #include "trireme/learn/file_digest.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/same_inputs.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 
 namespace trireme::learn {
@@ -33,8 +34,9 @@ void add_description(Inputs& inputs, const std::string& key, const std::string& 
 }
 
 // How a reward model reads prompts and answers.
-void add_reading(Inputs& inputs, const std::string& key, const std::string& folder) {
-  if (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json"))
+void add_reading(Inputs& inputs, const std::string& key, const std::string& path) {
+  const std::filesystem::path folder = model::tokenizer_folder(path);
+  if (std::filesystem::exists(folder / "tokenizer.json"))
     inputs.emplace_back(key + ".tokenizer", digest_of_reading(text::Tokenizer::load(folder)));
 }
 

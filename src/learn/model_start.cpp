@@ -11,6 +11,8 @@
 #include "trireme/base/text.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/exported_config.hpp"
+#include "trireme/config/model_folders.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -30,11 +32,11 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
   return start;
 }
 
-// With the adapter of actor.lora, new or as it is stored.
-void adapt(ModelStart& start, const config::Options& options) {
-  const config::LoraOptions& lora = options.actor.lora;
+// With the adapter of the deck's section `key`, new or as it is stored.
+void adapt(ModelStart& start, const config::LoraOptions& lora, const std::string& base,
+           const std::string& key) {
   if (!lora.wanted()) return;
-  start.spec = model::adapted(start.spec, options);
+  start.spec = model::adapted(start.spec, lora, base, key);
   if (!start.weights) return;
   std::optional<model::AdapterFolder> folder;
   if (!lora.path.empty()) folder = model::open_adapter(lora.path);
@@ -98,7 +100,7 @@ ModelStart trained_start(const config::Options& options, model::HeadKind head) {
                        nullptr, seed}
           : open(options.model.path, head, options.model.head_dtype, seed);
   start.spec.head_type = options.model.head_dtype;
-  adapt(start, options);
+  adapt(start, options.actor.lora, config::trained_folder(options), "actor.lora");
   model::freeze(start.spec, options.actor.freeze, "actor.freeze");
   return start;
 }
@@ -114,6 +116,7 @@ CriticPath critic_path(const config::Options& options) {
              problem, ", so it cannot give them values: name a model with the policy's tokenizer");
     return {options.critic.path, {}};
   }
+  if (options.critic.lora.wanted()) return {options.model.path, {}};
   CriticPath out;
   for (const auto& source : options.reward.source) {
     if (source.kind != config::RewardKind::model) continue;
@@ -131,6 +134,12 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
                          ? ModelStart{model::describe(actor.spec.shape, model::HeadKind::score),
                                       nullptr, actor.seed}
                          : open(path, model::HeadKind::score, options.model.head_dtype, seed);
+  adapt(start, options.critic.lora, path.empty() ? options.model.shape : path, "critic.lora");
+  if (config::critic_shares_base(options)) {
+    const std::string &of_actor = options.actor.lora.path, &of_critic = options.critic.lora.path;
+    if (!of_actor.empty()) model::require_shared_base(actor.spec, of_actor, start.spec);
+    if (!of_critic.empty()) model::require_shared_base(start.spec, of_critic, actor.spec);
+  }
   model::freeze(start.spec, options.critic.freeze, "critic.freeze");
   return start;
 }

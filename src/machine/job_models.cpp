@@ -143,7 +143,7 @@ ModelShapes shapes_to_plan(const config::Options& options, config::Command comma
     out.judges.push_back(find.reward_model(judge.sources.front(), judge.path, out.actor));
   if (has_critic(options, command)) {
     const bool own = !options.critic.path.empty(), judged = !out.reward_models.empty();
-    const bool trained = !critic.empty() && critic == options.model.path;
+    const bool trained = !critic.empty() && config::same_folder(critic, options.model.path);
     const config::ModelShape& implied =
         judged && !(trained && !own) ? out.reward_models.front() : out.actor;
     out.critic = own ? find.other("critic.path", critic, implied,
@@ -159,7 +159,8 @@ plan::JobModels job_models(const config::Options& options, config::Command comma
                            const ModelShapes& shapes) {
   plan::JobModels out;
   model::ModelSpec actor =
-      model::adapted(model::describe(shapes.actor, model::trained_head(command)), options);
+      model::adapted(model::describe(shapes.actor, model::trained_head(command)),
+                     options.actor.lora, config::trained_folder(options), "actor.lora");
   model::freeze(actor, options.actor.freeze, "actor.freeze");
   out.actor = layout_of(actor);
   if (command == config::Command::ppo) {
@@ -167,12 +168,22 @@ plan::JobModels job_models(const config::Options& options, config::Command comma
         model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
   }
   if (shapes.critic) {
-    model::ModelSpec critic = model::describe(*shapes.critic, model::HeadKind::score);
+    model::ModelSpec critic =
+        model::adapted(model::describe(*shapes.critic, model::HeadKind::score), options.critic.lora,
+                       config::critic_base(options), "critic.lora");
     model::freeze(critic, options.critic.freeze, "critic.freeze");
-    out.critic = layout_of(critic);
+    out.critic = layout_of(critic, config::critic_shares_base(options) ? &actor : nullptr);
   }
-  for (const auto& shape : shapes.reward_models)
-    out.reward_models.push_back(layout_of(model::describe(shape, model::HeadKind::score)));
+  size_t judge = 0;
+  for (const auto& source : options.reward.source) {
+    if (judge == shapes.reward_models.size() || !is_model(source)) continue;
+    model::ModelSpec spec = model::describe(shapes.reward_models[judge++], model::HeadKind::score);
+    const bool adapter = model::is_adapter(source.path);
+    if (adapter)
+      spec = model::with_adapter(spec, model::load_adapter_config(source.path), source.path);
+    const bool lent = adapter && model::is_adapter_on(source.path, options.model.path);
+    out.reward_models.push_back(layout_of(spec, lent ? &actor : nullptr));
+  }
   for (const auto& shape : shapes.judges) {
     const model::ModelSpec spec = model::describe(shape, model::HeadKind::language);
     out.judges.push_back({layout_of(spec), model::tensor_parallel_layout(spec, 1)});

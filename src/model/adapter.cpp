@@ -13,7 +13,6 @@
 #include "adapter_words.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
 
 namespace trireme::model {
@@ -25,8 +24,10 @@ constexpr std::string_view all_linear = "all-linear";
 
 class Adapting {
  public:
-  Adapting(const ModelSpec& base, const Adapter& adapter, const std::string& where)
-      : base_(base), adapter_(adapter), where_(where), out_(base) {
+  // `number`: of several adapters.
+  Adapting(const ModelSpec& base, const Adapter& adapter, const std::string& where,
+           std::optional<unsigned> number = std::nullopt)
+      : base_(base), adapter_(adapter), where_(where), number_(number), out_(base) {
     if (!adapter.target_pattern.empty())
       pattern_ = expression(adapter.target_pattern, where + ": target_modules");
   }
@@ -37,7 +38,7 @@ class Adapting {
     for (Parameter& parameter : out_.parameters) parameter.trainable = false;
     for (stage_ = 0; stage_ < out_.stages.size(); ++stage_) {
       Stage& stage = out_.stages[stage_];
-      stage.without_adapter = stage.operations;
+      if (stage.without_adapter.empty()) stage.without_adapter = stage.operations;
       stage.operations = adapted();
       if (stage.kind == StageKind::head) adapt_head(stage);
     }
@@ -112,8 +113,9 @@ class Adapting {
   // The role that takes this one's place: of the saved copy, where there is one.
   Role saved(Role role) {
     const std::string module = module_with(role);
-    if (!is_saved(module)) return role;
+    if (part_of(role) != Part::base || !is_saved(module)) return role;
     refuse_tied(module, role);
+    refuse_among_several(module);
     VALIDATE(!adapter_.strict || word_for(adapter_.targets, module) == nullptr,
              ExitCode::configuration, where_, ": ", module,
              " is adapted and saved whole (one of them trains it): name it once");
@@ -150,7 +152,7 @@ class Adapting {
 
   Value new_value() {
     VALIDATE(out_.values < 256, ExitCode::configuration, where_,
-             ": rank_pattern has too many different ranks for one model: use fewer");
+             ": too many adapters, or different ranks of one, for one model: use fewer");
     return {static_cast<uint8_t>(out_.values++)};
   }
   Value low_of(Role role, int64_t rank) {
@@ -171,10 +173,20 @@ class Adapting {
              "leave it out");
   }
 
+  void refuse_among_several(const std::string& module) const {
+    VALIDATE(!number_, ExitCode::configuration, where_, ": ", module,
+             " is trained whole or is the head (several adapters in one batch share them): give "
+             "this adapter a run of its own");
+  }
+
   void check_rank(const Module& module, int64_t in, int64_t out) const {
     VALIDATE(!adapter_.strict || module.rank <= std::min(in, out), ExitCode::configuration, where_,
              ": rank = ", module.rank, " is more than a dimension of ", module.name, " (", out,
              " x ", in, "): set it to ", std::min(in, out), " or less");
+  }
+  Role marked(Role role, Part part) const { return adapter_role(role, part, number_.value_or(0)); }
+  std::string name_of(std::string parameter) const {
+    return number_ ? numbered(std::move(parameter), *number_) : parameter;
   }
   // A and B. A part of a fused weight has its rows of B, and the A of all parts.
   void append_matrices(const Module& module, bool looks_up) {
@@ -185,23 +197,25 @@ class Adapting {
     const char* const b = looks_up ? ".lora_embedding_B" : ".lora_B.weight";
     check_rank(module, in, out);
     if (module.has_a())
-      append_parameter({{module.name + a, {module.rank, in}},
-                        adapter_role(module.role, Part::lora_a),
+      append_parameter({{name_of(module.name + a), {module.rank, in}},
+                        marked(module.role, Part::lora_a),
                         true,
                         std::nullopt});
-    const Role role = adapter_role(module.role, Part::lora_b);
-    base::TensorSpec whole{module.name + b, {out, module.rank}};
+    const Role role = marked(module.role, Part::lora_b);
+    base::TensorSpec whole{name_of(module.name + b), {out, module.rank}};
     if (!of.stored) return append_parameter({std::move(whole), role, true, std::nullopt});
-    base::TensorSpec part{module_of(of.spec.name) + b, {of.spec.rows(), module.rank}};
+    base::TensorSpec part{name_of(module_of(of.spec.name) + b), {of.spec.rows(), module.rank}};
     append_parameter(
         {std::move(part), role, true, StoredTensor{std::move(whole), of.stored->first_row}});
   }
 
   std::optional<Module> target_of(const Operation& operation) {
+    const std::vector<Role> roles = roles_of(operation);
+    if (roles.empty() || part_of(roles.front()) != Part::base) return std::nullopt;
     const auto* linear = std::get_if<Linear>(&operation);
     const auto* look_up = std::get_if<LookUp>(&operation);
     if (linear == nullptr && look_up == nullptr) {
-      for (const Role role : roles_of(operation)) refuse_target(module_with(role));
+      for (const Role role : roles) refuse_target(module_with(role));
       return std::nullopt;
     }
     const Role role = *weight_of(operation);
@@ -256,7 +270,7 @@ class Adapting {
       append_matrices(m, looks_up);
       if (!m.has_a()) continue;
       if (looks_up) {
-        list.emplace_back(LookUp{low_of(m.role, m.rank), adapter_role(m.role, Part::lora_a), true});
+        list.emplace_back(LookUp{low_of(m.role, m.rank), marked(m.role, Part::lora_a), true});
       } else {
         append_low(list, m);
       }
@@ -265,7 +279,8 @@ class Adapting {
       const Value low = low_of(m.of_a, m.rank), delta = delta_of(m.role);
       if (reduced) list.emplace_back(Reduce{low});  // inputs, or rows, are cut over the ranks
       if (m.has_a()) append_scale(list, low, m.name);
-      list.emplace_back(Linear{low, delta, adapter_role(m.role, Part::lora_b), {}});
+      if (m.has_a() && number_) list.emplace_back(Select{low, static_cast<int32_t>(*number_)});
+      list.emplace_back(Linear{low, delta, marked(m.role, Part::lora_b), {}});
       list.emplace_back(Add{m.out, delta, m.out});
     }
   }
@@ -277,7 +292,7 @@ class Adapting {
       list.emplace_back(Drop{m.in, found->second, adapter_.dropout});
       in = found->second;
     }
-    list.emplace_back(Linear{in, low_of(m.role, m.rank), adapter_role(m.role, Part::lora_a), {}});
+    list.emplace_back(Linear{in, low_of(m.role, m.rank), marked(m.role, Part::lora_a), {}});
   }
   void append_scale(Operations& list, Value low, const std::string& module) const {
     if (const double scale = adapter_.scale_of(module); scale != 1)
@@ -302,6 +317,7 @@ class Adapting {
       return;
     }
     if (!is_target(name, false)) return;
+    refuse_among_several(name);
     VALIDATE(role == Role::lm_head, ExitCode::configuration, where_, ": ", name,
              " is a score head of one row: name it in modules_to_save");
     const Module module{.role = role,
@@ -316,8 +332,9 @@ class Adapting {
   }
 
   void check_words() const {
-    const bool any = std::ranges::any_of(
-        out_.parameters, [](const Parameter& p) { return part_of(p.role) == Part::lora_a; });
+    const bool any = std::ranges::any_of(out_.parameters, [this](const Parameter& p) {
+      return p.role == marked(base_role(p.role), Part::lora_a);
+    });
     std::string wrong;
     for (const auto* words : {&adapter_.targets, &adapter_.modules_to_save}) {
       for (const std::string& word : *words) {
@@ -333,6 +350,7 @@ class Adapting {
   std::string modules() const {
     std::vector<std::string> names;
     for (const Parameter& parameter : base_.parameters) {
+      if (part_of(parameter.role) != Part::base) continue;
       const std::string module = module_of(parameter.file_tensor().name);
       const std::string last = module.substr(module.rfind('.') + 1);
       if (std::ranges::count(names, last) == 0) names.push_back(last);
@@ -343,6 +361,7 @@ class Adapting {
   const ModelSpec& base_;
   const Adapter& adapter_;
   const std::string& where_;
+  std::optional<unsigned> number_;
   ModelSpec out_;
   std::optional<std::regex> pattern_;
   size_t stage_ = 0;
@@ -353,36 +372,18 @@ class Adapting {
 
 }  // namespace
 
-Adapter adapter_of(const config::LoraOptions& options) {
-  Adapter adapter;
-  adapter.rank = options.rank;
-  adapter.alpha = options.alpha;
-  adapter.rslora = options.rslora;
-  adapter.dropout = options.dropout;
-  adapter.targets = options.targets;
-  adapter.modules_to_save = options.modules_to_save;
-  return adapter;
-}
-
 ModelSpec with_adapter(const ModelSpec& base, const Adapter& adapter, const std::string& where) {
   return Adapting(base, adapter, where).run();
 }
 
-ModelSpec without_dropout(const ModelSpec& spec) {
-  if (!spec.adapter || spec.adapter->dropout == 0) return spec;
-  Adapter adapter = *spec.adapter;
-  adapter.dropout = 0;
-  return with_adapter(without_adapter(spec), adapter, "the adapter");
-}
-
-ModelSpec without_adapter(const ModelSpec& spec) {
-  ModelSpec out = describe(spec.shape, spec.head);
-  out.head_type = spec.head_type;
+ModelSpec with_adapters(const ModelSpec& base, std::span<const NamedAdapter> adapters) {
+  ModelSpec out = base;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    Adapter adapter = adapters[i].adapter;
+    adapter.dropout = 0;
+    out = Adapting(out, adapter, adapters[i].where, static_cast<unsigned>(i)).run();
+  }
   return out;
-}
-
-std::string module_of(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
 }
 
 }  // namespace trireme::model

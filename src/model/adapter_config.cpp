@@ -8,6 +8,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/adapter_files.hpp"
 #include "trireme/model/safetensors.hpp"
@@ -156,14 +157,25 @@ bool is_adapter(const fs::path& folder) {
          !fs::exists(folder / "config.json", error);
 }
 
-Adapter load_adapter_config(const fs::path& folder) { return ConfigReader(folder).adapter(); }
+Adapter load_adapter_config(const fs::path& folder) {
+  const ConfigReader config(folder);
+  Adapter out = config.adapter();
+  out.base = config.text("base_model_name_or_path");
+  return out;
+}
+
+bool is_adapter_on(const fs::path& folder, const std::string& base) {
+  if (base.empty() || !is_adapter(folder)) return false;
+  const std::string own = load_adapter_config(folder).base;
+  return !own.empty() &&
+         (config::same_folder(own, base) || config::same_folder((folder / own).string(), base));
+}
 
 AdapterFolder open_adapter(const fs::path& folder) {
   const ConfigReader config(folder);
   AdapterFolder out;
   out.path = folder;
-  out.adapter = config.adapter();
-  out.adapter.base = config.text("base_model_name_or_path");
+  out.adapter = load_adapter_config(folder);
   out.score_head = config.text("task_type") == "SEQ_CLS";
   const fs::path file = folder / base::text(adapter_stem, ".safetensors");
   std::error_code error;
@@ -176,19 +188,18 @@ AdapterFolder open_adapter(const fs::path& folder) {
   return out;
 }
 
-ModelSpec adapted(const ModelSpec& base, const config::Options& options) {
-  const config::LoraOptions& lora = options.actor.lora;
-  if (!lora.wanted()) return base;
+ModelSpec adapted(const ModelSpec& spec, const config::LoraOptions& lora, const std::string& base,
+                  const std::string& key) {
+  if (!lora.wanted()) return spec;
   const bool stored = !lora.path.empty();
   Adapter adapter = stored ? load_adapter_config(lora.path) : adapter_of(lora);
-  adapter.base = options.model.path.empty() ? options.model.shape : options.model.path;
-  if (base.head == HeadKind::score && !stored) {  // peft: of SEQ_CLS
-    const std::string head = module_of(base.parameters[base.head_parameter()].spec.name);
+  adapter.base = base;
+  if (spec.head == HeadKind::score && !stored) {  // peft: of SEQ_CLS
+    const std::string head = module_of(spec.parameters[spec.head_parameter()].spec.name);
     if (std::ranges::count(adapter.modules_to_save, head) == 0)
       adapter.modules_to_save.push_back(head);
   }
-  return with_adapter(base, adapter,
-                      stored ? base::text("actor.lora.path = ", lora.path) : "actor.lora");
+  return with_adapter(spec, adapter, stored ? base::text(key, ".path = ", lora.path) : key);
 }
 
 namespace {

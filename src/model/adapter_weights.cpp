@@ -1,7 +1,9 @@
 // Weights of adapted and of merged models.
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
@@ -15,9 +17,10 @@ namespace {
 // Where each parameter of an adapted model is read.
 class AdaptedWeights final : public WeightSource {
  public:
+  // Several adapters have numbered() parameters.
   AdaptedWeights(const ModelSpec& spec, std::shared_ptr<const WeightSource> base,
-                 const AdapterFolder* adapter)
-      : base_(std::move(base)), adapter_(adapter != nullptr ? adapter->weights : nullptr) {
+                 std::span<const AdapterFolder> adapters, bool several)
+      : base_(std::move(base)), several_(several) {
     for (const std::string& name : base_->names()) add(name, *base_, name);
     for (const Parameter& parameter : spec.parameters) {
       if (part_of(parameter.role) != Part::saved) continue;
@@ -26,7 +29,7 @@ class AdaptedWeights final : public WeightSource {
       plain.erase(plain.find(saved_mark), saved_mark.size());
       if (base_->contains(plain)) add(name, *base_, plain);
     }
-    if (adapter_) add_adapter(spec, adapter->path);
+    for (const AdapterFolder& adapter : adapters) add_adapter(spec, adapter);
   }
 
   std::vector<std::string> names() const override {
@@ -53,8 +56,21 @@ class AdaptedWeights final : public WeightSource {
            found->second.source->copy(found->second.name, block, type, out);
   }
   std::string describe() const override {
-    return adapter_ ? base::text(base_->describe(), " with ", adapter_->describe())
-                    : base_->describe();
+    std::vector<std::string> parts{base_->describe()};
+    for (const auto& adapter : adapters_) parts.push_back(adapter->describe());
+    return base::join(parts, " with ");
+  }
+
+  // The name that a stored tensor has here.
+  static std::string name_of(std::string stored, const std::set<std::string>& saved) {
+    if (stored.starts_with(adapter_prefix)) stored.erase(0, adapter_prefix.size());
+    constexpr std::string_view wrapped = ".base_layer.";
+    if (const size_t at = stored.find(wrapped); at != std::string::npos)
+      stored.replace(at, wrapped.size(), ".");
+    const size_t dot = stored.rfind('.');
+    std::string of_saved = stored;
+    if (dot != std::string::npos) of_saved.insert(dot, saved_mark);
+    return saved.contains(of_saved) ? of_saved : stored;
   }
 
  private:
@@ -74,41 +90,38 @@ class AdaptedWeights final : public WeightSource {
     return found->second;
   }
 
-  // The name that a stored tensor has here.
-  static std::string name_of(std::string stored, const std::set<std::string>& saved) {
-    if (stored.starts_with(adapter_prefix)) stored.erase(0, adapter_prefix.size());
-    constexpr std::string_view wrapped = ".base_layer.";
-    if (const size_t at = stored.find(wrapped); at != std::string::npos)
-      stored.replace(at, wrapped.size(), ".");
-    const size_t dot = stored.rfind('.');
-    std::string of_saved = stored;
-    if (dot != std::string::npos) of_saved.insert(dot, saved_mark);
-    return saved.contains(of_saved) ? of_saved : stored;
-  }
-
-  void add_adapter(const ModelSpec& spec, const fs::path& folder) {
+  void add_adapter(const ModelSpec& spec, const AdapterFolder& adapter) {
+    const fs::path& folder = adapter.path;
+    const auto number = static_cast<unsigned>(adapters_.size());
+    adapters_.push_back(adapter.weights);
     std::map<std::string, const base::TensorSpec*, std::less<>> known;
     std::set<std::string> saved, missing;
     for (const Parameter& parameter : spec.parameters) {
       const base::TensorSpec& tensor = parameter.file_tensor();
       known.emplace(tensor.name, &tensor);
       if (part_of(parameter.role) == Part::saved) saved.insert(tensor.name);
-      if (part_of(parameter.role) != Part::base) missing.insert(tensor.name);
+      if (part_of(parameter.role) != Part::base && adapter_of_role(parameter.role) == number)
+        missing.insert(tensor.name);
     }
-    for (const std::string& stored : adapter_->names()) {
-      const std::string name = name_of(stored, saved);
+    for (const std::string& stored : adapter.weights->names()) {
+      std::string name = name_of(stored, saved);
+      VALIDATE(!several_ || name.find(".lora_") != std::string::npos, ExitCode::bad_data,
+               folder.string(), ": '", stored,
+               "' takes the place of a weight of the base (several adapters in one batch share "
+               "it): give this adapter a run of its own");
+      if (several_) name = numbered(std::move(name), number);
       const auto found = known.find(name);
       VALIDATE(found != known.end(), ExitCode::bad_data, folder.string(), ": '", stored,
                "' does not belong to the model with this adapter (another base, or another "
                "adapter_config.json): name the model that the adapter was trained on");
-      const auto &have = adapter_->spec(stored).shape, &want = found->second->shape;
+      const auto &have = adapter.weights->spec(stored).shape, &want = found->second->shape;
       VALIDATE(have == want, ExitCode::bad_data, folder.string(), ": '", stored, "' has the shape ",
                base::shape_text(have), ", but the model with this adapter has ",
                base::shape_text(want),
                " (another base, or another adapter_config.json): name the model that the adapter "
                "was trained on");
       missing.erase(name);
-      add(name, *adapter_, stored);
+      add(name, *adapter.weights, stored);
     }
     VALIDATE(missing.empty(), ExitCode::bad_data, folder.string(), " has no ", *missing.begin(),
              missing.size() > 1 ? base::text(" (and ", missing.size() - 1, " more)") : "",
@@ -116,7 +129,9 @@ class AdaptedWeights final : public WeightSource {
              "adapter was trained on");
   }
 
-  std::shared_ptr<const WeightSource> base_, adapter_;
+  std::shared_ptr<const WeightSource> base_;
+  std::vector<std::shared_ptr<const WeightSource>> adapters_;
+  bool several_;
   std::map<std::string, Place, std::less<>> places_;
 };
 
@@ -240,10 +255,17 @@ fs::path base_folder(const AdapterFolder& adapter) {
                              ") is not a folder here: download it, and write its folder there"));
 }
 
+fs::path tokenizer_folder(const fs::path& model) {
+  std::error_code error;
+  const bool own = fs::exists(model / "tokenizer.json", error);
+  return own || !is_adapter(model) ? model : base_folder(open_adapter(model));
+}
+
 std::shared_ptr<const WeightSource> adapted_weights(const ModelSpec& spec,
                                                     std::shared_ptr<const WeightSource> base,
                                                     const AdapterFolder* adapter) {
-  return std::make_shared<AdaptedWeights>(spec, std::move(base), adapter);
+  const size_t count = adapter != nullptr ? 1 : 0;
+  return std::make_shared<AdaptedWeights>(spec, std::move(base), std::span(adapter, count), false);
 }
 
 std::shared_ptr<const WeightSource> merged_weights(const ModelSpec& spec,
@@ -268,16 +290,61 @@ AdaptedModel open_adapted(const fs::path& model, const fs::path& adapter, config
   return out;
 }
 
-ModelFolder open_merged(const fs::path& folder, const fs::path& base) {
+AdaptedModel open_with_adapters(const fs::path& model, std::span<const fs::path> adapters,
+                                HeadKind head) {
+  const ModelFolder folder = open_model(model);
+  std::vector<AdapterFolder> opened;
+  std::vector<NamedAdapter> named;
+  for (const fs::path& path : adapters) {
+    opened.push_back(open_adapter(path));
+    named.push_back({opened.back().adapter, path.string()});
+  }
+  AdaptedModel out{with_adapters(describe_and_check(folder, head), named), nullptr};
+  out.weights = std::make_shared<AdaptedWeights>(out.spec, folder.weights, opened, true);
+  return out;
+}
+
+namespace {
+
+std::pair<ModelFolder, ModelSpec> open_beside(const fs::path& folder, const fs::path& base) {
   const AdapterFolder adapter = open_adapter(folder);
   ModelFolder out = open_model(base);
   out.shape.score_head = out.shape.score_head || adapter.score_head;
   const HeadKind head = out.shape.score_head ? HeadKind::score : HeadKind::language;
-  const ModelSpec spec = with_adapter(describe_and_check(out, head, Missing::score_head),
-                                      adapter.adapter, folder.string());
-  out.weights = merged_weights(spec, adapted_weights(spec, out.weights, &adapter));
+  ModelSpec spec = with_adapter(describe_and_check(out, head, Missing::score_head), adapter.adapter,
+                                folder.string());
+  out.weights = adapted_weights(spec, out.weights, &adapter);
   out.path = folder;
-  return out;
+  return {std::move(out), std::move(spec)};
+}
+
+}  // namespace
+
+std::pair<ModelFolder, ModelSpec> open_beside_base(const fs::path& folder) {
+  return open_beside(folder, base_folder(open_adapter(folder)));
+}
+
+ModelFolder open_merged(const fs::path& folder, const fs::path& base) {
+  auto [out, spec] = open_beside(folder, base);
+  out.weights = merged_weights(spec, out.weights);
+  return std::move(out);
+}
+
+void require_shared_base(const ModelSpec& spec, const fs::path& folder, const ModelSpec& other) {
+  std::set<std::string> saved, shared;
+  const auto alike = frozen_alike(spec, other);
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    const Parameter& parameter = spec.parameters[p];
+    if (part_of(parameter.role) == Part::saved) saved.insert(parameter.file_tensor().name);
+    if (alike[p]) shared.insert(parameter.file_tensor().name);
+  }
+  const AdapterFolder adapter = open_adapter(folder);
+  for (const std::string& stored : adapter.weights->names()) {
+    VALIDATE(!shared.contains(AdaptedWeights::name_of(stored, saved)), ExitCode::bad_data,
+             folder.string(), ": '", stored,
+             "' takes the place of a weight of the base (several models of this run share it): "
+             "merge the adapter (trireme convert --merge), or give each its own base");
+  }
 }
 
 }  // namespace trireme::model

@@ -277,10 +277,11 @@ size_t joint_linears(const Stage& stage, size_t first) {
   const auto linear = [&](size_t i) {
     return i < stage.operations.size() ? std::get_if<Linear>(&stage.operations[i]) : nullptr;
   };
-  // An adapter's products are apart from those of the base, whose rows are neighbours.
+  // An adapter's products are apart from those of the base, whose rows are neighbours, and of
+  // another adapter.
   const auto joins = [&](size_t i) {
     return linear(i) != nullptr && linear(i)->in == linear(first)->in &&
-           part_of(linear(i)->weight) == part_of(linear(first)->weight);
+           mark_of(linear(i)->weight) == mark_of(linear(first)->weight);
   };
   size_t end = first;
   while (joins(end)) ++end;

@@ -145,6 +145,17 @@ struct Execution {
     for (int64_t i = 0; i < positions.numel(); ++i) factor[i] = scale_at(o, position[i]);
     return x.mul(factors.to(x.device()).to(x.scalar_type()).unsqueeze(1));
   }
+  at::Tensor operator()(const Select& o) const {
+    const auto& ends = pass.part.cu_seqlens;
+    EXPECT(pass.part.adapters.size() + 1 <= ends.size());
+    const at::Tensor others = at::ones({ends.back(), 1}, at::TensorOptions().dtype(at::kBool));
+    for (size_t i = 0; i < pass.part.adapters.size(); ++i) {
+      if (pass.part.adapters[i] == o.adapter)
+        others.narrow(0, ends[i], ends[i + 1] - ends[i]).fill_(false);
+    }
+    const at::Tensor& x = (*this)[o.value];
+    return at::masked_fill(x, kernels::to_device(others, x.device()), 0);
+  }
   at::Tensor operator()(const Drop& o) const {
     const at::Tensor& x = (*this)[o.in];
     if (pass.dropout == nullptr) return x;
@@ -188,6 +199,10 @@ struct RowExecution {
   }
   void operator()(const ScaleByPosition& o) const {
     scale(static_cast<float>(static_cast<Element>(scale_at(o, s.position))));
+  }
+  void operator()(const Select& o) const {
+    if (s.adapter != o.adapter) return void(std::fill_n(out, s.elements, T{}));
+    if (out != in) std::memcpy(out, in, static_cast<size_t>(s.elements) * sizeof(T));
   }
   void scale(float factor) const {
     const auto* from = reinterpret_cast<const Element*>(in);

@@ -93,4 +93,18 @@ void freeze(ModelSpec& spec, const std::vector<std::string>& patterns, const std
            " parameters of the model: nothing is left to train");
 }
 
+std::vector<std::optional<size_t>> frozen_alike(const ModelSpec& spec, const ModelSpec& base) {
+  std::vector<std::optional<size_t>> out;
+  for (const Parameter& parameter : spec.parameters) {
+    const auto alike = std::ranges::find_if(base.parameters, [&](const Parameter& other) {
+      return !other.trainable && part_of(other.role) == Part::base &&
+             other.spec.name == parameter.spec.name && other.spec.shape == parameter.spec.shape;
+    });
+    const bool found = !parameter.trainable && alike != base.parameters.end();
+    out.push_back(found ? std::optional(static_cast<size_t>(alike - base.parameters.begin()))
+                        : std::nullopt);
+  }
+  return out;
+}
+
 }  // namespace trireme::model

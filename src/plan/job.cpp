@@ -195,6 +195,9 @@ class RankLedger {
       add_exchange(owner, "gradients of two stages", bytes.gradient_slots,
                    (sharing - 1) * bytes.gradient_slots / sharing);
       add_exchange(owner, "sums on their way", bytes.receive);
+    } else if (model.borrows()) {  // while the lender's stages are in the ring of all models
+      add_exchange(owner, "ring of two stages of its own",
+                   bytes.weights_ring + bytes.gradient_slots + bytes.receive);
     } else {
       ring_.weights = std::max(ring_.weights, bytes.weights_ring);
       ring_.gradients = std::max(ring_.gradients, bytes.gradient_slots);
@@ -239,7 +242,8 @@ class RankLedger {
           work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
-      const ModelLayout& model = job_.models.reward_models[i];
+      ModelLayout model = job_.models.reward_models[i];
+      if (!config::reward_shares_trainers(options(), job_.roles)) model.lent.clear();
       const RewardPass pass = reward_pass(job_, i);
       sharded(base::text("reward model ", i), frozen(model), ranks, false, pass.longest);
       most = std::max(most, scoring_pass_bytes(work(model, pass.tokens)));

@@ -23,9 +23,11 @@ int64_t slice(const base::TensorSpec& tensor, int ranks) {
 
 int64_t slot_elements(const ModelLayout& model, const std::vector<size_t>& stage, int ranks) {
   int64_t sum = 0;
-  for (const size_t p : stage)
+  for (const size_t p : stage) {
+    if (model.is_lent(p)) continue;
     sum = checked_add(
         sum, round_up(checked_mul<int64_t>(slice(model.tensors[p], ranks), ranks), slot_align));
+  }
   return sum;
 }
 
@@ -52,8 +54,11 @@ int64_t two_stages(const ModelLayout& model, const Stages& stages, int ranks) {
 // Every parameter once, `copies` slices of it.
 int64_t storage(const ModelLayout& model, int ranks, int64_t copies) {
   int64_t sum = 0;
-  for (const auto& tensor : model.tensors)
-    sum = checked_add(sum, round_up(checked_mul(copies, slice(tensor, ranks)), slot_align));
+  for (size_t p = 0; p < model.tensors.size(); ++p) {
+    if (!model.is_lent(p))
+      sum = checked_add(sum,
+                        round_up(checked_mul(copies, slice(model.tensors[p], ranks)), slot_align));
+  }
   return sum;
 }
 

@@ -12,6 +12,7 @@
 #include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/generate/load_weights.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/trace/region.hpp"
@@ -31,7 +32,7 @@ uint64_t seed_of_judges(int64_t run_seed) {
 }
 
 text::Tokenizer tokenizer_of(const model::ModelFolder& folder) {
-  auto tokenizer = text::Tokenizer::load(folder.path);
+  auto tokenizer = text::Tokenizer::load(model::tokenizer_folder(folder.path));
   tokenizer.check_model(folder.shape.vocab);
   return tokenizer;
 }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/reward/reading.hpp"
 #include "trireme/trace/region.hpp"
@@ -19,45 +21,63 @@ namespace {
 
 using Sequence = std::vector<int32_t>;
 
+// A reward model's folder, and the model: an adapter's beside the weights of its base.
+struct RewardFolder {
+  model::ModelFolder folder;
+  model::ModelSpec spec;
+};
+
 zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path,
-                              const model::ModelFolder& folder,
-                              const ModelEnvironment& environment) {
-  const model::ModelSpec spec =
-      model::frozen(model::describe(folder.shape, model::HeadKind::score));
+                              const RewardFolder& reward, const ModelEnvironment& environment) {
+  const model::ModelSpec spec = model::frozen(reward.spec);
   zero::ShardedModelOptions options;
   options.name = name;
   options.compute = environment.dtype;
   options.node_weights = environment.node_weights;
   options.rings = environment.rings;
+  if (environment.trained != nullptr && model::is_adapter_on(path, environment.trained_path)) {
+    model::require_shared_base(spec, path, environment.trained->spec());
+    options.base = environment.trained;
+  }
   zero::ShardedModel out(spec, environment.ranks.shard, environment.ranks.copies,
                          environment.device, options);
   out.load([&](size_t parameter, const base::Block& block, float* values) {
-    model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
+    model::load_parameter(spec, parameter, block, *reward.folder.weights, 0, values);
   });
   if (environment.ranks.all.rank() == 0) {
     log::info(base::text("reward model ", name, ": ", path.string(), ", ", spec.elements(),
-                         " parameters on ", environment.ranks.all.size(), " ranks"));
+                         " parameters on ", environment.ranks.all.size(), " ranks",
+                         options.base ? ", its base is the actor's" : ""));
   }
   return out;
 }
 
-model::ModelFolder open_reward_model(const std::string& name, const std::filesystem::path& path,
-                                     bool normalize) {
-  model::ModelFolder out = model::open_model(path);
+RewardFolder open_reward_model(const std::string& name, const std::filesystem::path& path,
+                               bool normalize) {
+  RewardFolder reward;
+  model::ModelFolder& out = reward.folder;
+  if (model::is_adapter(path)) {
+    std::tie(out, reward.spec) = model::open_beside_base(path);
+  } else {
+    out = model::open_model(path);
+    reward.spec = model::describe(out.shape, model::HeadKind::score);
+  }
   VALIDATE(out.shape.score_head, ExitCode::bad_data, "reward source ", name, ": ", path.string(),
            " is a language model (its config.json names no ...ForSequenceClassification): give a "
            "reward model, e.g. one that trireme rm wrote");
   VALIDATE(!normalize || (out.shape.score_mean && out.shape.score_std && *out.shape.score_std > 0),
            ExitCode::bad_data, "reward source ", name, ": reward.normalize_enable, but ",
            path.string(), "/config.json has no mean and positive std: add them, or switch it off");
-  model::warn_unexpected(
-      model::check_weights(model::describe(out.shape, model::HeadKind::score), *out.weights),
-      *out.weights);
-  return out;
+  const bool brings_head = std::ranges::any_of(reward.spec.parameters, [](const auto& parameter) {
+    return parameter.role == model::adapter_role(model::Role::score, model::Part::saved);
+  });
+  const auto allowed = brings_head ? model::Missing::score_head : model::Missing::nothing;
+  model::warn_unexpected(model::check_weights(reward.spec, *out.weights, allowed), *out.weights);
+  return reward;
 }
 
 text::Tokenizer own_tokenizer(const model::ModelFolder& folder) {
-  auto tokenizer = text::Tokenizer::load(folder.path);
+  auto tokenizer = text::Tokenizer::load(model::tokenizer_folder(folder.path));
   tokenizer.check_model(folder.shape.vocab);
   return tokenizer;
 }
@@ -78,14 +98,14 @@ class ModelSource : public Source {
               const ModelEnvironment& environment)
       : name_(std::move(name)),
         environment_(environment),
-        folder_(open_reward_model(name_, options.path, environment.normalize)),
-        reading_(make_reading(name_, folder_, environment)),
-        max_len_(longest(options.max_len, environment.max_len, folder_.shape.longest())),
+        reward_(open_reward_model(name_, options.path, environment.normalize)),
+        reading_(make_reading(name_, reward_.folder, environment)),
+        max_len_(longest(options.max_len, environment.max_len, reward_.folder.shape.longest())),
         batch_tokens_(options.batch_tokens > 0 ? options.batch_tokens : environment.batch_tokens),
-        model_(load_model(name_, options.path, folder_, environment)) {
-    const auto& shape = folder_.shape;
+        model_(load_model(name_, options.path, reward_, environment)) {
+    const auto& shape = reward_.folder.shape;
     if (environment.normalize) scale_ = {*shape.score_mean, *shape.score_std};
-    folder_.weights.reset();
+    reward_.folder.weights.reset();
   }
 
   const std::string& name() const override { return name_; }
@@ -144,7 +164,7 @@ class ModelSource : public Source {
 
   std::string name_;
   ModelEnvironment environment_;
-  model::ModelFolder folder_;
+  RewardFolder reward_;
   std::optional<Reading> reading_;
   int64_t max_len_;
   int64_t batch_tokens_;
@@ -156,7 +176,7 @@ class ModelSource : public Source {
 }  // namespace
 
 void check_model(const config::RewardSource& options, const std::string& name, bool normalize) {
-  own_tokenizer(open_reward_model(name, options.path, normalize));
+  own_tokenizer(open_reward_model(name, options.path, normalize).folder);
 }
 
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name,

@@ -7,6 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/data/answer.hpp"
+#include "trireme/model/adapter_files.hpp"
 
 namespace trireme::reward {
 namespace {
@@ -149,7 +150,8 @@ void check_share(const config::Options& options, const config::Strings& files,
       const data::PromptRecord& prompt = prompts[row];
       if (prompt.messages.empty()) continue;
       if (!reading)
-        reading.emplace(text::Tokenizer::load(source.path), policy, policy.vocab_size(), names[i]);
+        reading.emplace(text::Tokenizer::load(model::tokenizer_folder(source.path)), policy,
+                        policy.vocab_size(), names[i]);
       try {
         reading->check_chat(prompt.messages, prompt.variables);
       } catch (const UserError& error) {

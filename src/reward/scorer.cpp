@@ -52,7 +52,8 @@ Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
   if (progress) progress->add([this] { return rewards_.poll(), int64_t{0}; });
 }
 
-void Scorer::make_sources(const generate::EngineOptions& engine) {
+void Scorer::make_sources(const generate::EngineOptions& engine,
+                          const zero::ShardedModel* trained) {
   const auto& sources = options_.reward.source;
   auto judges = make_judges(options_, {.device = device_,
                                        .engine = engine,
@@ -73,6 +74,8 @@ void Scorer::make_sources(const generate::EngineOptions& engine) {
                              .policy_tokenizer = tokenizer_,
                              .node_weights = options_.train.node_weights,
                              .rings = rings_,
+                             .trained = trained,
+                             .trained_path = options_.model.path,
                              .progress = progress_});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);

@@ -207,13 +207,15 @@ std::optional<learn::ModelStart> start_of_frozen(const driver::RunState& run,
                                                  const fs::path& checkpoint) {
   const auto options = config::parse_deck(run.deck, "the checkpoint's deck");
   const bool critic = part.prefix.starts_with("/critic/");
-  const bool adapts = !critic && options.actor.lora.wanted();
+  const config::LoraOptions& lora = critic ? options.critic.lora : options.actor.lora;
+  const bool adapts = lora.wanted();
   if (!adapts && (critic ? options.critic.freeze : options.actor.freeze).empty())
     return std::nullopt;
-  const auto adapted = [&](const model::ModelSpec& base) {
-    return adapts ? model::adapted(base, options) : base;
-  };
   const std::string path = critic ? learn::critic_path(options).path : options.model.path;
+  const auto adapted = [&](const model::ModelSpec& base) {
+    return model::adapted(base, lora, path.empty() ? options.model.shape : path,
+                          critic ? "critic.lora" : "actor.lora");
+  };
   const auto seed = static_cast<uint64_t>(options.run.seed);
   if (path.empty())
     return learn::ModelStart{adapted(model::describe(shape_of(source.model), part.head)), nullptr,

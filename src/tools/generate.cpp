@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/adapter_list.hpp"
 #include "tools/answer_file.hpp"
 #include "tools/job_record.hpp"
 #include "tools/prompt_feed.hpp"
@@ -30,7 +31,6 @@
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
-#include "trireme/model/adapter_files.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/text/logit_bias.hpp"
@@ -67,8 +67,8 @@ class GenerateTool {
  public:
   GenerateTool(const GenerateCommand& command, const comm::Session& session)
       : command_(command),
-        model_(model::open_adapted(command.model, command.adapter, command.adapter_form,
-                                   model::HeadKind::language)),
+        adapters_(command.adapters, command.adapter_form),
+        model_(adapters_.open(command.model)),
         spec_(model_.spec),
         world_(session.world()),
         tokenizer_(load_tokenizer(command.model, settled_reading())),
@@ -88,8 +88,8 @@ class GenerateTool {
     biases_ =
         text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
     const auto special = learn::special_tokens_of(command_.reading.special_tokens);
-    survey_ = survey_prompts(command_.input, tokenizer_, special, spec_.shape, world_);
-    feed_.emplace(command_.input, tokenizer_, special, survey_.prompts,
+    survey_ = survey_prompts(command_.input, tokenizer_, special, adapters_, spec_.shape, world_);
+    feed_.emplace(command_.input, tokenizer_, special, adapters_, survey_.prompts,
                   ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
     open_output();
     if (answered_) return;
@@ -191,11 +191,7 @@ class GenerateTool {
     if (command_.min_p > 0) job.emplace_back("min-p", exact_text(command_.min_p));
     if (command_.repetition_penalty != 1)
       job.emplace_back("repetition-penalty", exact_text(command_.repetition_penalty));
-    if (!command_.adapter.empty()) {
-      job.emplace_back("adapter", base::text(learn::digest_of_model(command_.adapter), " ",
-                                             learn::digest_of_descriptions(command_.adapter)));
-      job.emplace_back("adapter-as", std::string(config::to_string(command_.adapter_form)));
-    }
+    adapters_.add_to(job);
     if (tokenizer_.template_asks_for_date()) job.emplace_back("date", command_.reading.date);
     return job;
   }
@@ -244,6 +240,7 @@ class GenerateTool {
     generate::Request request;
     request.id = id_of(prompt.index, sample);
     request.prompt = prompt.ids;
+    request.adapter = prompt.adapter;
     request.sampling = {
         .temperature = command_.temperature,
         .top_p = command_.top_p,
@@ -324,6 +321,7 @@ class GenerateTool {
   }
 
   GenerateCommand command_;
+  AdapterList adapters_;
   model::AdaptedModel model_;
   model::ModelSpec spec_;
   comm::CommView world_;

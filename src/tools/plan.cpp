@@ -169,6 +169,24 @@ config::Command pipeline_of(const config::Options& options, const std::string& w
   return config::Command::dpo;
 }
 
+// The critic, and reward models on the actor's base.
+void print_other_models(const config::Options& options, const config::RoleMap& roles,
+                        const plan::JobModels& models) {
+  if (models.critic) {
+    print(base::text("critic: ", describe(*models.critic),
+                     models.critic->borrows() ? ", on the actor's base" : ""));
+  }
+  for (size_t i = 0; i < models.reward_models.size(); ++i) {
+    if (!models.reward_models[i].borrows()) continue;
+    const bool together = config::reward_shares_trainers(options, roles);
+    print(base::text("reward model ", i, ": an adapter on the actor's base",
+                     together ? ""
+                              : ", which is on other ranks, or cut otherwise: it has a base of its "
+                                "own (ranks.reward and train.shard_group like the trainers' share "
+                                "it)"));
+  }
+}
+
 }  // namespace
 
 ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
@@ -211,7 +229,7 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
         "machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are "
         "not looked at");
   print("actor: " + describe(models.actor));
-  if (models.critic) print("critic: " + describe(*models.critic));
+  print_other_models(options, roles, models);
   job.compute = compute_type(job);
   if (command.search) {
     VALIDATE(ppo, ExitCode::usage, "--search is for ppo (it tries splits of its roles)");

@@ -11,8 +11,8 @@
 namespace trireme::tools {
 
 PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-                            text::SpecialTokens special, const config::ModelShape& model,
-                            const comm::CommView& world) {
+                            text::SpecialTokens special, const AdapterList& adapters,
+                            const config::ModelShape& model, const comm::CommView& world) {
   PromptSurvey found;
   comm::fail_together(world, [&] {
     data::InputReader lines(file);
@@ -29,7 +29,8 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
       // Added up, so that the shares of the ranks make one number whatever their count.
       const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),
                                    ids.size() * sizeof ids[0]);
-      found.digest += base::fnv1a(bytes) * static_cast<uint64_t>(2 * found.prompts + 1);
+      const auto adapter = static_cast<uint64_t>(adapters.number_of(record) + 1);
+      found.digest += (base::fnv1a(bytes) + adapter) * static_cast<uint64_t>(2 * found.prompts + 1);
     }
   });
   VALIDATE(world.all(found.prompts == world.broadcast_value(found.prompts, 0)), ExitCode::bad_data,
@@ -43,7 +44,8 @@ std::optional<PromptFeed::Prompt> PromptFeed::next(const AnswerSet& done) {
   while (read_ < prompts_ && lines_.advance()) {
     const int64_t index = read_++;
     if (index % replicas_ != replica_ || done.has_all(index)) continue;
-    return Prompt{index, lines_.record().encode(tokenizer_, special_)};
+    const data::InputRecord record = lines_.record();
+    return Prompt{index, record.encode(tokenizer_, special_), adapters_.number_of(record)};
   }
   return std::nullopt;
 }

@@ -19,6 +19,7 @@
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/gradient_sums.hpp"
+#include "zero/model_exchange.hpp"
 #include "zero/optimizer.hpp"
 #include "zero/shards.hpp"
 #include "zero/stage_loop.hpp"
@@ -28,21 +29,6 @@ namespace {
 
 int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
-}
-
-comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::Device device) {
-  comm::ExchangeOptions out;
-  out.kind = options.exchange;
-  out.node_weights = options.node_weights;
-  out.weight_type = comm::dtype_of(options.compute);
-  out.reduce_type = comm::dtype_of(options.reduce);
-  out.device = !kernels::on_host(device);
-  out.rings = options.rings;
-  out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-    constexpr int64_t grain_elements = 1 << 15;
-    kernels::parallel_for(0, count, grain_elements, body);
-  };
-  return out;
 }
 
 int64_t recomputed_blocks(const ShardedModelOptions& options, const config::ModelShape& shape) {
@@ -65,8 +51,8 @@ struct ShardedModel::Impl {
         options(wanted),
         compute(kernels::scalar_type(wanted.compute)),
         map(spec, shard_comm.size(), shard_comm.rank()),
-        exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()),
-                                           exchange_options(wanted, where))),
+        lent(lent_by(lender(wanted.base), spec)),
+        exchange(make_model_exchange(spec, shard_comm, wanted, where, lender(wanted.base), lent)),
         loop(spec, *exchange, sums, *options.strategy, where, compute,
              recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
@@ -85,15 +71,19 @@ struct ShardedModel::Impl {
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
-      log::detail(
-          base::text(options.name, ": sharded over ", shard.size(),
-                     shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
-                     base::human_bytes(static_cast<double>(exchange->counters().weight_memory)),
-                     " of ", config::to_string(options.compute), " weights on a rank",
-                     describe_frozen(), describe_sums()));
+      log::detail(base::text(
+          options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks",
+          " by ", exchange->kind(), ", ",
+          base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
+          config::to_string(options.compute), " weights on a rank",
+          options.base ? ", the others are the " + options.base->impl_->options.name + "'s" : "",
+          describe_frozen(), describe_sums()));
     }
   }
 
+  static Lender lender(const ShardedModel* base) {
+    return base ? Lender{&base->impl_->spec, base->impl_->exchange} : Lender{};
+  }
   base::Memory model_memory() const {
     return kernels::on_host(device) ? base::Memory::host : base::Memory::device;
   }
@@ -161,7 +151,8 @@ struct ShardedModel::Impl {
   ShardedModelOptions options;
   at::ScalarType compute;
   ShardMap map;
-  std::unique_ptr<comm::ShardExchange> exchange;
+  std::vector<std::optional<size_t>> lent;  // by parameter: its number in options.base
+  std::shared_ptr<comm::ShardExchange> exchange;
   GradientSums sums;
   StageLoop loop;
   OptimizerState state;
@@ -227,7 +218,7 @@ std::string ShardedModel::Impl::what_is_not_finite() const {
 void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vector<float>& rows) {
   const base::Block own = map.own(p);
   base::tick();
-  if (own.empty()) return;
+  if (own.empty() || lent[p]) return;
   const bool trained = map.trainable(p),
              in_place = trained && kernels::on_host(state.master.device());
   float* values = in_place ? map.data(state.master, p) : nullptr;

@@ -31,6 +31,7 @@ class GoldenRows {
   const std::vector<int64_t>& rows() const { return rows_; }
   int64_t count() const { return count_; }  // B
   Samples& samples() { return samples_; }
+  const Samples& samples() const { return samples_; }
   // Sets the samples' mask from one [B, A] whose column a is about token T - A + a.
   void set_action_mask(const at::Tensor& mask);
   // Columns [B, A] (a is about token T - A + a) -> f32 [N], 0 at tokens without a column.

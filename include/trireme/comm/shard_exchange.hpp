@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -132,5 +133,19 @@ struct ExchangeOptions {
 std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm,
                                                    std::vector<SlotGeometry> stages,
                                                    const ExchangeOptions& options);
+
+// Frozen parameters that another exchange over the same ranks has: the base of several adapters.
+struct LentParameters {
+  std::shared_ptr<ShardExchange> by;
+  std::vector<SlotGeometry> stages;            // as that was made with; as many as the borrower has
+  std::vector<std::optional<size_t>> id_of{};  // by the borrower's id, its id there; none: its own
+};
+// An exchange with memory for its own parameters alone. Both are gathered in one pass, so what is
+// its own does not lie in options.rings; passes of borrower and lender follow one another. The
+// lender's updates may change what it does not lend. Collective as make_shard_exchange().
+std::unique_ptr<ShardExchange> make_borrowing_exchange(const CommView& comm,
+                                                       const std::vector<SlotGeometry>& stages,
+                                                       const ExchangeOptions& options,
+                                                       LentParameters lent);
 
 }  // namespace trireme::comm

@@ -14,6 +14,15 @@ inline bool has_reference_model(const Options& options, Command command) {
   return needs_reference(options, command) && !reference_is_actor(options, command);
 }
 
+// The folder of the model that critic.lora adapts; empty: model.shape.
+inline const std::string& critic_base(const Options& options) {
+  return options.critic.path.empty() ? options.model.path : options.critic.path;
+}
+// Whether actor and critic are adapters on one base, which is then in memory once.
+bool critic_shares_base(const Options& options);
+// Whether two paths name one folder: by their text, or by what is there.
+bool same_folder(const std::string& a, const std::string& b);
+
 // Kind of a row of data.dataset.
 enum class RowKind : uint8_t { example, pair, labelled };
 RowKind row_kind(const Options& options, Command command);

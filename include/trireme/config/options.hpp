@@ -147,6 +147,7 @@ struct ActorOptions : OptimizerOptions {
 struct CriticOptions : OptimizerOptions {
   CriticOptions() { adam.lr = 9e-6; }
   std::string path;  // empty: the first reward model, else the actor with a new head
+  LoraOptions lora;
   std::optional<double> value_clip = 0.5;
   int64_t freezing_steps = -1;
   bool save_value_network = false;

@@ -30,6 +30,10 @@ void check_placement(const Options& options, const RoleMap& roles);
 // number, else all of them.
 int reward_shard_size(const Options& options, const RoleMap& roles);
 
+// Whether each of them lies on the ranks of the trainers, cut as the trained models are: then a
+// reward model that is an adapter on the trained model's base has no base of its own.
+bool reward_shares_trainers(const Options& options, const RoleMap& roles);
+
 // What of the placement costs time or leaves ranks idle, each with the value to set.
 std::vector<std::string> placement_warnings(const Options& options, const RoleMap& roles,
                                             std::span<const int> node_of_rank);

@@ -222,6 +222,7 @@ struct InputRecord {
   std::vector<text::Message> messages;            // from `messages`, or a list in `prompt`
   std::optional<std::vector<text::TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
 
+  std::optional<std::string> adapter;  // the column `adapter`
   std::string variables;  // of messages: JSON object for the chat template; "" when there are none
   // How messages are rendered: `add_generation_prompt` and `continue_final_message` of the line
   // say; without them as a prompt that is to be answered.

@@ -46,6 +46,9 @@ struct Request {
   uint64_t id = 0;              // unique among unfinished requests; see trireme::request_id
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
+  // Which of the model's adapters computes it, where it has several (model::with_adapters); -1: the
+  // model without one.
+  int32_t adapter = -1;
   // Called once for each output token in order; true ends the sequence (finish reason stop_string)
   // when there are more than min_new_tokens. A stop string's streaming decoder lives behind it. All
   // tensor-parallel ranks must give the same answers.

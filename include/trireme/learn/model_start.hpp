@@ -29,10 +29,11 @@ struct ModelStart {
 // rank opens the files; nothing is collective. UserErrors name the path.
 ModelStart trained_start(const config::Options& options, model::HeadKind head);
 ModelStart actor_start(const config::Options& options);  // with a language-model head
-// Where the critic starts from: critic.path, else the first reward model that reads the policy's
-// tokens, else the actor. A critic gives each token of the policy a value, so an id has to mean the
-// same token to it. Reads config.json and, where they are there, the tokenizers. Throws
-// UserError(bad_data) for a critic.path with other tokens or too few rows.
+// Where the critic starts from: critic.path, with critic.lora else model.path, else the first
+// reward model that reads the policy's tokens, else the actor. A critic gives each token of the
+// policy a value, so an id has to mean the same token to it. Reads config.json and, where they are
+// there, the tokenizers. Throws UserError(bad_data) for a critic.path with other tokens or too few
+// rows.
 struct CriticPath {
   std::string path;         // empty: the actor's shape at random
   std::string passed_over;  // the reward model that has other tokens; empty: none

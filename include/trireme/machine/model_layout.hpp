@@ -6,7 +6,9 @@
 
 namespace trireme::machine {
 
-inline plan::ModelLayout layout_of(const model::ModelSpec& spec) {
+// `lender`: a model whose frozen parameters this one reads where they are alike; null: none.
+inline plan::ModelLayout layout_of(const model::ModelSpec& spec,
+                                   const model::ModelSpec* lender = nullptr) {
   const auto kept = [&](model::Kept model::OperationRow::*by) {
     const model::KeptColumns columns = model::kept_by_block(spec, by);
     return plan::ModelLayout::Kept{columns.values, columns.numbers};
@@ -16,6 +18,10 @@ inline plan::ModelLayout layout_of(const model::ModelSpec& spec) {
                         .own = kept(&model::OperationRow::own),
                         .composed = kept(&model::OperationRow::composed)};
   for (const auto& parameter : spec.parameters) out.trainable.push_back(parameter.trainable);
+  if (lender != nullptr) {
+    for (const auto& alike : model::frozen_alike(spec, *lender))
+      out.lent.push_back(alike.has_value());
+  }
   for (const auto& stage : spec.stages) {
     out.stages.push_back(stage.parameters);
     for (const model::Operation& operation : stage.operations) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,21 @@ Adapter adapter_of(const config::LoraOptions& options);
 // is named twice, an adapter on the embedding or the head of a tied model, on a score head or on a
 // module that is not linear. `where` is said first: "actor.lora", a file.
 ModelSpec with_adapter(const ModelSpec& base, const Adapter& adapter, const std::string& where);
+// For generation with several adapters in one batch: to a sequence of adapter i (Request::adapter)
+// the model is with_adapter() of the i-th, without its dropout. The parameters of adapter i have
+// the names of numbered(). Throws UserError(configuration) also for adapters of the head and of
+// modules saved whole, of which each pass has one.
+struct NamedAdapter {
+  Adapter adapter;
+  std::string where;
+};
+ModelSpec with_adapters(const ModelSpec& base, std::span<const NamedAdapter> adapters);
+// "q_proj.lora_A.weight" of adapter 2 of several: "q_proj.lora_A.2.weight".
+std::string numbered(std::string parameter, unsigned adapter);
+
+// Whether it is made so: its sequences say which adapter they have.
+bool selects_adapters(const ModelSpec& spec);
+
 // The model that it was made of.
 ModelSpec without_adapter(const ModelSpec& spec);
 // For generation: the same parameters, and no operations that matter in training alone.

@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "trireme/model/adapter.hpp"
 #include "trireme/model/model_files.hpp"
@@ -11,7 +13,7 @@
 #include "trireme/model/weight_source.hpp"
 
 namespace trireme::config {
-struct Options;
+struct LoraOptions;
 }
 
 namespace trireme::model {
@@ -36,13 +38,19 @@ bool is_adapter(const std::filesystem::path& folder);
 Adapter load_adapter_config(const std::filesystem::path& folder);
 AdapterFolder open_adapter(const std::filesystem::path& folder);
 
-// The model that a run with these options trains, made of the one at model.path or model.shape:
-// with the adapter of actor.lora where the deck wants one.
-ModelSpec adapted(const ModelSpec& base, const config::Options& options);
+// A trained model, made of the one in the folder `base` (or of its shape): with the adapter of the
+// deck's section `key`, "actor.lora" or "critic.lora", where that wants one.
+ModelSpec adapted(const ModelSpec& spec, const config::LoraOptions& lora, const std::string& base,
+                  const std::string& key);
 
 // The folder of the model that an adapter was made on: base_model_name_or_path, from here or from
 // the adapter's folder. Throws UserError(input_missing) where it is neither.
 std::filesystem::path base_folder(const AdapterFolder& adapter);
+// Where a model's tokenizer is: in its folder, or of an adapter's folder without one in its base's.
+std::filesystem::path tokenizer_folder(const std::filesystem::path& model);
+// Whether a path is the folder of an adapter that was made on the model in `base`. Reads
+// adapter_config.json.
+bool is_adapter_on(const std::filesystem::path& folder, const std::string& base);
 
 // The weights of an adapted model `spec`: those of the base, and of the adapter; null: a new
 // adapter, whose saved modules begin as they are in the base and whose other parameters the source
@@ -65,8 +73,21 @@ struct AdaptedModel {
 AdaptedModel open_adapted(const std::filesystem::path& model, const std::filesystem::path& adapter,
                           config::AdapterForm form, HeadKind head);
 
+// Several at once, by their place in the list (with_adapters()).
+AdaptedModel open_with_adapters(const std::filesystem::path& model,
+                                std::span<const std::filesystem::path> adapters, HeadKind head);
+
 // The model that an adapter's folder merges to; `base`: base_folder(), or another place of it.
 ModelFolder open_merged(const std::filesystem::path& folder, const std::filesystem::path& base);
+
+// The same with the adapter beside the weights, which `weights` has then, too: the model is the
+// spec.
+std::pair<ModelFolder, ModelSpec> open_beside_base(const std::filesystem::path& folder);
+
+// For models that are to read the base of `other`, with which they have frozen parameters alike:
+// throws UserError(bad_data) where the adapter in `folder`, which `spec` has, replaces one of them.
+void require_shared_base(const ModelSpec& spec, const std::filesystem::path& folder,
+                         const ModelSpec& other);
 
 // Name of a trained tensor in an export, as peft has it; and the export's config.
 std::string exported_adapter_name(const Parameter& parameter);

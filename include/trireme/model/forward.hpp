@@ -77,6 +77,7 @@ struct RowSlice {
   int64_t position;         // of the row in its sequence
   const Ropes* ropes;
   int64_t row = 0;                               // of the step
+  int32_t adapter = -1;                          // of its sequence
   std::array<const std::byte*, 4> numbers = {};  // of Activate
 };
 // The same bits as execute() on the host. Not for look_up, linear, attend, spread, reduce and drop,

@@ -116,8 +116,14 @@ struct Drop {
   double share;
 };
 
+// Rows of sequences that have another adapter, or none, become 0.
+struct Select {
+  Value value;
+  int32_t adapter;
+};
+
 using Operation = std::variant<LookUp, Norm, Spread, Linear, Rotate, Attend, Gate, Reduce, Add,
-                               AddBias, Scale, Activate, ScaleByPosition, Drop>;
+                               AddBias, Scale, Activate, ScaleByPosition, Drop, Select>;
 
 // How far the elements that an operation writes depend on others of the row that it reads; tells
 // what may be computed apart from the rest.
@@ -163,6 +169,7 @@ inline constexpr std::array<OperationRow, std::variant_size_v<Operation>> operat
     {"activate", Division::columns, true, {.reads = 1}, {.reads = 1, .wide = 4}},
     {"scale_by_position", Division::rows, true, {}, {}},
     {"drop", Division::rows, true, {.copies = 1}, {.copies = 1}},
+    {"select", Division::rows, true, {}, {}},
 }};
 constexpr const OperationRow& row_of(const Operation& operation) {
   return operation_table[operation.index()];

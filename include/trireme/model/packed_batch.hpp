@@ -19,6 +19,8 @@ struct PackedBatch {
   // [B] tokens of each sequence, where the batch has not all of them (a step of generation); else
   // empty.
   std::vector<int64_t> whole_lengths;
+  // [B] which of a model's adapters each sequence has, -1: none; empty unless it has several.
+  std::vector<int32_t> adapters;
 
   int64_t tokens() const { return cu_seqlens.back(); }
   int64_t sequences() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }

@@ -11,7 +11,7 @@ namespace trireme::model {
 // Role of a parameter; decides its name, shape, tensor-parallel slicing and initial values
 // (src/model/parameter_table.hpp). Legend: V vocabulary, D hidden, H heads, K KV heads, hd head
 // size, F ffn.
-enum class Role : uint8_t {
+enum class Role : uint16_t {
   embedding,         // [V, D]
   input_norm,        // [D]
   q,                 // [H*hd, D]
@@ -55,23 +55,31 @@ struct StoredTensor {
 };
 
 // The part that a parameter plays in the module of its role. An adapter's parameters have the role
-// of the adapted weight, marked: adapter_role(Role::q, Part::lora_a). Legend: r rank.
+// of the adapted weight, marked: adapter_role(Role::q, Part::lora_a). Of several adapters
+// it also has its number. Legend: r rank.
 enum class Part : uint8_t {
   base,
   lora_a,  // [r, inputs]
   lora_b,  // [outputs, r]
   saved    // takes the base parameter's place; of its shape
 };
-constexpr uint8_t role_bits = 6;
-constexpr Role adapter_role(Role of, Part part) {
-  return static_cast<Role>(static_cast<unsigned>(of) | static_cast<unsigned>(part) << role_bits);
+constexpr uint8_t role_bits = 6, part_bits = 2;
+constexpr Role adapter_role(Role of, Part part, unsigned adapter = 0) {
+  return static_cast<Role>(static_cast<unsigned>(of) | static_cast<unsigned>(part) << role_bits |
+                           adapter << (role_bits + part_bits));
 }
 constexpr Role base_role(Role role) {
   return static_cast<Role>(static_cast<unsigned>(role) & ((1U << role_bits) - 1));
 }
 constexpr Part part_of(Role role) {
-  return static_cast<Part>(static_cast<unsigned>(role) >> role_bits);
+  return static_cast<Part>(static_cast<unsigned>(role) >> role_bits & ((1U << part_bits) - 1));
 }
+
+constexpr unsigned adapter_of_role(Role role) {
+  return static_cast<unsigned>(role) >> (role_bits + part_bits);
+}
+// The same for parameters that are the same part of the same adapter.
+constexpr unsigned mark_of(Role role) { return static_cast<unsigned>(role) >> role_bits; }
 
 struct Parameter {
   base::TensorSpec spec;  // Hugging Face name and global shape

@@ -101,6 +101,10 @@ ModelSpec frozen(ModelSpec spec);
 // patterns that fit no parameter, or are not written so, and where nothing is left to train.
 void freeze(ModelSpec& spec, const std::vector<std::string>& patterns, const std::string& key);
 
+// [parameters] the frozen parameter of `base` that one of `spec` is equal to, where both were read
+// from one model: by name and shape. None for trainable ones.
+std::vector<std::optional<size_t>> frozen_alike(const ModelSpec& spec, const ModelSpec& base);
+
 // Kept for the backward of a block, a token: columns in the compute type, and numbers in
 // fp32. The most of any block, without the stream that it begins with.
 struct KeptColumns {

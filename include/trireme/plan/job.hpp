@@ -43,7 +43,9 @@ struct JudgeLayout {
 };
 
 // The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by
-// generate.tensor_parallel.
+// generate.tensor_parallel. What others have of the actor's base is marked (ModelLayout::lent); of
+// reward models that counts where they lie on the trainers' ranks
+// (config::reward_shares_trainers).
 struct JobModels {
   ModelLayout actor;
   base::ShardLayout slices;

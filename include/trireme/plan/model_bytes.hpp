@@ -3,6 +3,7 @@
 // hidden, F ffn, V vocabulary, L layers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -23,10 +24,14 @@ struct ModelLayout {
   config::ModelShape shape;
   std::vector<base::TensorSpec> tensors;
   std::vector<bool> trainable = {};  // by tensor
+  std::vector<bool> lent = {};       // by tensor: in the memory of another model; empty: none
   std::vector<std::vector<size_t>> stages = {};
   Kept own = {};            // by the program's own operators
   Kept composed = {};       // by LibTorch's
   bool head_norms = false;  // q and k are normed
+
+  bool is_lent(size_t tensor) const { return !lent.empty() && lent[tensor]; }
+  bool borrows() const { return std::ranges::count(lent, true) > 0; }
 };
 int64_t elements(const ModelLayout& model);  // of all parameters
 int64_t trainable_elements(const ModelLayout& model);

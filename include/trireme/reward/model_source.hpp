@@ -15,6 +15,7 @@
 #include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
+#include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::reward {
 
@@ -29,7 +30,10 @@ struct ModelEnvironment {
                                                       // nullopt: ids are the reward model's own
   bool node_weights = true;                           // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
-  comm::Progress* progress = nullptr;                 // worked on after each micro-batch
+  // The trained model on these ranks, and its folder: see Scorer::make_sources().
+  const zero::ShardedModel* trained = nullptr;
+  std::string trained_path = {};
+  comm::Progress* progress = nullptr;  // worked on after each micro-batch
 };
 
 // Whether the folder has a reward model with all that is asked of it: config.json, the headers of

@@ -36,8 +36,10 @@ class Scorer {
          comm::Progress* progress = nullptr);
 
   // Makes rules and loads reward models and judges, whose engines are as `engine` says, once the
-  // device is current and before the first score(). Collective over the reward ranks.
-  void make_sources(const generate::EngineOptions& engine);
+  // device is current and before the first score(). `trained`: the trained model where these ranks
+  // have it, too; a reward model that is an adapter on its base reads that there. Collective over
+  // the reward ranks.
+  void make_sources(const generate::EngineOptions& engine, const zero::ShardedModel* trained);
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
 

@@ -27,7 +27,7 @@ struct ReadingOptions {
 // was cut off it goes on (tools/answer_file.hpp).
 struct GenerateCommand {
   std::filesystem::path model;
-  std::filesystem::path adapter;  // empty: none
+  std::vector<std::string> adapters;  // a folder, or any number of NAME=FOLDER
   config::AdapterForm adapter_form = config::AdapterForm::apart;
   std::filesystem::path input;
   std::filesystem::path output;

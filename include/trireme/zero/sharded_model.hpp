@@ -37,6 +37,8 @@ enum class Reduce : uint8_t { now, later };
 // `left`: micro-batches of the step behind this one.
 constexpr Reduce reduce_before(int64_t left) { return left > 0 ? Reduce::later : Reduce::now; }
 
+class ShardedModel;
+
 struct ShardedModelOptions {
   std::string name = "model";  // for the log: actor, critic, reference, ...
   config::DType compute = config::DType::bf16;
@@ -61,6 +63,10 @@ struct ShardedModelOptions {
   // The ring of all models of this rank, none of which runs while another does; null: one of its
   // own, counted in memory().
   std::shared_ptr<comm::RingMemory> rings = nullptr;
+  // Over the same ranks, read from the same files: parameters that are frozen in both
+  // (model::frozen_alike) are read from that one, which has them in memory and load()s them; passes
+  // of the two follow one another. Its memory is kept while this model lives. Null: none.
+  const ShardedModel* base = nullptr;
 };
 
 struct AdamWOptions {

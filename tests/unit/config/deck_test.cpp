@@ -243,7 +243,7 @@ TEST(Deck, WhatIsNotBuiltIsRefusedByName) {
   EXPECT_THAT(mistakes("[vision]\nx = 8"), HasSubstr("asks for vision models"));
   EXPECT_THAT(mistakes("[multi_turn]\nx = 8"), HasSubstr("a program of yours in [environment]"));
   EXPECT_THAT(mistakes("[train]\nfp8 = true"), HasSubstr("asks for FP8"));
-  EXPECT_THAT(mistakes("[critic]\nlora.rank = 8"), HasSubstr("an adapter of the critic"));
+  EXPECT_THAT(mistakes("[reward]\nlora.rank = 8"), HasSubstr("an adapter of a reward model"));
   EXPECT_THAT(mistakes("[actor]\noptim = \"muon\""), HasSubstr("AdamW only"));
 }
 

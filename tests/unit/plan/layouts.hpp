@@ -25,6 +25,9 @@ inline config::ModelShape shape_of(const ShapeNumbers& n) {
   return shape;
 }
 
-inline plan::ModelLayout layout(const model::ModelSpec& spec) { return machine::layout_of(spec); }
+inline plan::ModelLayout layout(const model::ModelSpec& spec,
+                                const model::ModelSpec* lender = nullptr) {
+  return machine::layout_of(spec, lender);
+}
 
 }  // namespace trireme::test

@@ -30,7 +30,8 @@ struct Deck {
   Deck(const std::string& file, const std::string& actor_folder, const std::string& reward_folder,
        int nodes, int per_node, plan::Machine on, std::vector<std::string> overrides = {})
       : options(config::load_deck(source_folder() / file, overrides)),
-        actor(model::adapted(spec_of(actor_folder, model::HeadKind::language), options)),
+        actor(model::adapted(spec_of(actor_folder, model::HeadKind::language), options.actor.lora,
+                             actor_folder, "actor.lora")),
         machine(std::move(on)),
         node_of_rank(config::block_nodes(nodes * per_node, per_node)),
         roles(config::resolve_ranks(options.ranks, nodes * per_node, node_of_rank)) {

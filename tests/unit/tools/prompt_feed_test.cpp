@@ -38,9 +38,10 @@ class PromptFeeds : public testing::Test {
     config::ModelShape model;
     model.max_positions = max_positions;
     model.vocab = 300;
-    return survey_prompts(file(content), test::tokenizer(), text::SpecialTokens::once, model,
-                          test::world());
+    return survey_prompts(file(content), test::tokenizer(), text::SpecialTokens::once, no_adapters_,
+                          model, test::world());
   }
+  const AdapterList no_adapters_{{}, config::AdapterForm::apart};
   const test::SharedFolder folder_;
 };
 
@@ -110,7 +111,8 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
     EXPECT_EQ(done.size(), std::ssize(answered));
     EXPECT_EQ(done.wanted(), 11 * samples);
     for (int replica = 0; replica < replicas; ++replica) {
-      PromptFeed feed(prompts, test::tokenizer(), text::SpecialTokens::once, 11, replica, replicas);
+      PromptFeed feed(prompts, test::tokenizer(), text::SpecialTokens::once, no_adapters_, 11,
+                      replica, replicas);
       for (int64_t index = replica; index < 11; index += replicas) {
         int64_t has = 0;
         for (int64_t sample = 0; sample < samples; ++sample) {
@@ -133,7 +135,7 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
 
 TEST_F(PromptFeeds, LinesBehindTheSurveyedOnesAreNotRead) {
   PromptFeed feed(file(lines({"a", "b"}) + "no JSON\n"), test::tokenizer(),
-                  text::SpecialTokens::once, 2, 0, 1);
+                  text::SpecialTokens::once, no_adapters_, 2, 0, 1);
   const AnswerSet none(2, 1);
   EXPECT_TRUE(feed.next(none));
   EXPECT_TRUE(feed.next(none));

@@ -119,5 +119,36 @@ TEST(MemoryOfAShardedModel, WithOneRingForAll) {
   EXPECT_EQ(second.memory().weights, planned(critic).weights_own);
 }
 
+// Of a critic that is an adapter on the actor's base: its own parameters.
+TEST(MemoryOfAShardedModel, OnTheBaseOfAnother) {
+  const comm::CommView& ranks = world();
+  model::Adapter adapter;
+  adapter.rank = 2;
+  adapter.alpha = 4;
+  adapter.targets = {"q_proj", "down_proj"};
+  for (const Tied tied : {Tied::no, Tied::yes}) {
+    const auto actor = model::with_adapter(
+        model::describe(tiny_shape(tied), model::HeadKind::language), adapter, "actor.lora");
+    adapter.modules_to_save = {"score"};
+    const auto critic = model::with_adapter(
+        model::describe(tiny_shape(tied), model::HeadKind::score), adapter, "critic.lora");
+    adapter.modules_to_save.clear();
+    for (const auto exchange : exchanges_here()) {
+      zero::ShardedModelOptions options;
+      options.exchange = exchange;
+      const zero::ShardedModel base(actor, ranks, std::nullopt, at::kCPU, options);
+      options.base = &base;
+      const zero::ShardedModel model(critic, ranks, std::nullopt, at::kCPU, options);
+      const auto want =
+          plan::sharded_model_bytes(layout(critic, &actor), ranks.size(), 2, false,
+                                    planned_as.at(exchange), comm::discover(ranks).local_size);
+      EXPECT_EQ(model.memory().weights, want.weights_own + want.weights_ring);
+      EXPECT_EQ(model.memory().exchange, want.gradient_slots + want.receive);
+      EXPECT_EQ(model.memory().moments, want.moments);
+      EXPECT_LT(4 * model.memory().weights, base.memory().weights);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test
