@@ -102,7 +102,7 @@ MUTATIONS = [
              "  batch.packed = model::pack(sequences, device);\n",
              "  while (sequences.size() % 64 != 0) sequences.push_back(sequences.front());\n  batch.packed = model::pack(sequences, device);\n", ("counts",)),
     Mutation("prompt_for_each_answer", "the answers to one prompt do not share it", "src/generate/scheduler.cpp",
-             "if (group->prompt == sequence.request.prompt) sequence.group = group;", "if (group->prompt.empty()) sequence.group = group;", ("counts",)),
+             "if (group->prompt == sequence.request.prompt && group", "if (group->prompt.empty() && group", ("counts",)),
     Mutation("weights_copied", "generators among the trainers of a node get a copy of the weights", "src/driver/weight_bridge.cpp",
              "if (whole.size() != actor->spec().parameters.size()) whole.clear();", "whole.clear();", ("counts",)),
     Mutation("caches_kept", "the KV cache stays while the trainers of the same ranks work", "src/driver/ppo_roles.cpp",
