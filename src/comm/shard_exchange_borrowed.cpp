@@ -45,7 +45,7 @@ class BorrowingExchange final : public ShardExchange {
     const auto id = lent_.id_of.at(parameter);
     return id ? lent_.by->whole(*id) : own_->whole(parameter);
   }
-  // What is lent is frozen.
+  // Lent parameters are frozen.
   void begin_update() override { own_->begin_update(); }
   void end_update() override { own_->end_update(); }
 

@@ -1,4 +1,4 @@
-// What judges hold and write on a reward rank.
+// Memory of judges on a reward rank.
 #pragma once
 
 #include <cstdint>

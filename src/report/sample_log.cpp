@@ -38,7 +38,7 @@ std::string metrics_json(const Samples& samples, size_t s) {
   return out.str();
 }
 
-// What each judge read and wrote about sequence `s`.
+// Question and answers of each judge about sequence `s`.
 std::string judgements_json(const Samples& samples, size_t s) {
   data::JsonObject out;
   for (const auto& [source, objects] : samples.judgements) {

@@ -64,8 +64,8 @@ class ScoreReader {
 std::optional<double> joint_score(config::VoteRule rule, std::vector<double> votes);
 
 // Samples::judgements of an answer: {"question", "texts" of the votes, "votes_left_out"?}. At most
-// 4 KiB of the question, of which the middle goes; 2 KiB of a text, and no further ones after 8
-// KiB.
+// 4 KiB of the question (its middle is cut out) and 2 KiB of a text are kept; no further texts
+// after 8 KiB.
 std::string judgement_json(std::string_view question, std::span<const std::string> texts);
 
 }  // namespace trireme::reward

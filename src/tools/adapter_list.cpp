@@ -10,7 +10,7 @@
 namespace trireme::tools {
 namespace {
 
-// "math=runs/math/hf": what is before "=" where that looks like a name; "": a folder alone.
+// "math" of "math=runs/math/hf"; "" if the word is a folder alone.
 std::string_view name_of(std::string_view word) {
   const std::string_view name = word.substr(0, word.find('='));
   const bool good = name.size() < word.size() && name.find('/') == std::string_view::npos;

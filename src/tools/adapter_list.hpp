@@ -1,4 +1,4 @@
-// The adapters of `trireme generate`: one, or several by name, of which each prompt has its own.
+// The adapters of `trireme generate`: one for all prompts, or several that prompts select by name.
 #pragma once
 
 #include <cstdint>

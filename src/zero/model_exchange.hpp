@@ -1,4 +1,4 @@
-// The exchange of a model, of which another model's may have a part. Private to zero.
+// The exchange of a model, which may borrow parameters from another model's. Private to zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -48,7 +48,7 @@ class Skipped(Exception):
 
 
 class Lateness:
-    """What came too late: a failure for the scoreboard; a test, which may run beside anything, says so and goes on."""
+    """Something came too late. The scoreboard fails; a test, which may run on a busy machine, only says so."""
 
     judged = True
 

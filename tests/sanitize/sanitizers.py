@@ -48,7 +48,7 @@ KINDS = {
     "threads": Kind(
         "tsan",
         # Mailboxes, watchdogs, counters in shared memory; regions; watches of signals, time and files; the writer in the background; the exchanges between
-        # GPUs, whose streams are threads of the made-up device; and messages to environments.
+        # GPUs, whose streams are threads of the fake device; and messages to environments.
         [Run("fakegpu", 2, f"*:-{RACES}"), Run("comm", 2), Run("checkpoint", 2, f"*:-{EXHAUSTIVE}"), Run("trace"), Run("job"), Run("comm", 1, "Watchdog*:Liveness*"),
          Run("comm", 4, STORMS, messages=400), Run("environment", 1, MESSAGES)],
         [*(Run(module, 1, f"*:-{EXHAUSTIVE}") for module in ("base", "trace", "job", "comm", "checkpoint")), Run("comm", 2),

@@ -87,8 +87,8 @@ struct Samples {
   std::vector<std::vector<float>> reward_parts;  // [parts][B]
   // Metrics of reward sources, by "source/name" [B]: NaN where an answer had none.
   std::map<std::string, std::vector<float>> reward_metrics;
-  // What judges read and wrote, by source, as JSON objects for samples.jsonl [B]; "" where a source
-  // has none. Only where samples are saved.
+  // Question and answers of each judge, by source, as JSON objects for samples.jsonl [B]; "" where
+  // a source has none. Filled only if samples are saved.
   std::map<std::string, std::vector<std::string>> judgements;
   // Per token, later columns [T] or empty; aligned with ids, valid where action_mask is 1
   std::vector<float> ref_log_probs;

@@ -140,9 +140,9 @@ struct LentParameters {
   std::vector<SlotGeometry> stages;            // as that was made with; as many as the borrower has
   std::vector<std::optional<size_t>> id_of{};  // by the borrower's id, its id there; none: its own
 };
-// An exchange with memory for its own parameters alone. Both are gathered in one pass, so what is
-// its own does not lie in options.rings; passes of borrower and lender follow one another. The
-// lender's updates may change what it does not lend. Collective as make_shard_exchange().
+// An exchange that allocates its own parameters only. A pass gathers borrower and lender together,
+// so the borrower does not use options.rings. Passes of borrower and lender must not overlap. The
+// lender may update parameters that it does not lend. Collective as make_shard_exchange().
 std::unique_ptr<ShardExchange> make_borrowing_exchange(const CommView& comm,
                                                        const std::vector<SlotGeometry>& stages,
                                                        const ExchangeOptions& options,

@@ -30,8 +30,8 @@ void check_placement(const Options& options, const RoleMap& roles);
 // number, else all of them.
 int reward_shard_size(const Options& options, const RoleMap& roles);
 
-// Whether each of them lies on the ranks of the trainers, cut as the trained models are: then a
-// reward model that is an adapter on the trained model's base has no base of its own.
+// Whether reward models are sharded over the trainers' ranks, in the same way as the trained
+// models. A reward model that is an adapter on the trained model's base then shares that base.
 bool reward_shares_trainers(const Options& options, const RoleMap& roles);
 
 // What of the placement costs time or leaves ranks idle, each with the value to set.

@@ -54,8 +54,8 @@ Adapter adapter_of(const config::LoraOptions& options);
 ModelSpec with_adapter(const ModelSpec& base, const Adapter& adapter, const std::string& where);
 // For generation with several adapters in one batch: to a sequence of adapter i (Request::adapter)
 // the model is with_adapter() of the i-th, without its dropout. The parameters of adapter i have
-// the names of numbered(). Throws UserError(configuration) also for adapters of the head and of
-// modules saved whole, of which each pass has one.
+// the names of numbered(). Throws UserError(configuration) also for adapters of the head and for
+// modules saved whole: a pass has one of each.
 struct NamedAdapter {
   Adapter adapter;
   std::string where;
@@ -64,7 +64,7 @@ ModelSpec with_adapters(const ModelSpec& base, std::span<const NamedAdapter> ada
 // "q_proj.lora_A.weight" of adapter 2 of several: "q_proj.lora_A.2.weight".
 std::string numbered(std::string parameter, unsigned adapter);
 
-// Whether it is made so: its sequences say which adapter they have.
+// Whether `spec` comes from with_adapters(): each sequence then selects its adapter.
 bool selects_adapters(const ModelSpec& spec);
 
 // The model that it was made of.

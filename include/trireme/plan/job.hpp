@@ -43,8 +43,8 @@ struct JudgeLayout {
 };
 
 // The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by
-// generate.tensor_parallel. What others have of the actor's base is marked (ModelLayout::lent); of
-// reward models that counts where they lie on the trainers' ranks
+// generate.tensor_parallel. Parameters that another model reads from the actor's base are marked
+// (ModelLayout::lent); for reward models this holds only on the trainers' ranks
 // (config::reward_shares_trainers).
 struct JobModels {
   ModelLayout actor;

@@ -64,8 +64,8 @@ struct Summary {
 };
 Summary summarize(int rank, std::string role);
 
-// Seconds of the main thread in its outermost regions of this name so far, the open one included,
-// and how many of them it waited, as the table has it.
+// Seconds that the main thread has spent in its outermost regions of this name, the open one
+// included, and seconds of waiting in them, counted as in the table.
 struct Waited {
   double seconds = 0;
   double wait = 0;

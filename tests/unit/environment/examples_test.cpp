@@ -66,7 +66,7 @@ TEST_F(EnvironmentExample, Calculator) {
   EXPECT_EQ(play(environments, 1, 1, "41").reward, 0);
 }
 
-// As in inputs/tutorial/calculator.toml; what is JSON arrives as that.
+// As in inputs/tutorial/calculator.toml; arguments that are JSON arrive parsed.
 TEST_F(EnvironmentExample, CalculatorOfAPattern) {
   options_.environment.tool_pattern = "<<(?<arguments>.*?)>>";
   auto environments = play_example("calculator", config::ToolCalls::regex);

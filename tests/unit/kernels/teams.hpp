@@ -1,6 +1,6 @@
 // Functors of kernels/exec.hpp run by one thread, and by four that make a team as a block's threads
 // do. The four are fibers: a barrier costs a jump, however busy the machine is, and one that is
-// missing is seen each time, since each of them goes on until it comes to one.
+// missing is found each time, since each fiber runs until it reaches one.
 #pragma once
 
 #include <cstdint>

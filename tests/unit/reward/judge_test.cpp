@@ -227,7 +227,7 @@ TEST(Judge, TextsOfJudgementsAreBounded) {
   };
   EXPECT_EQ(of("", {}), json::parse(R"({"question": "", "texts": []})"));
   EXPECT_EQ(of(std::string(4096, 'q'), {"a", "b"}).at("question"), std::string(4096, 'q'));
-  // Cut between characters of three bytes, of which neither half is a whole number.
+  // Each half ends inside a character of three bytes: the cut moves to its border.
   std::string smiles;
   for (int i = 0; i < 2000; ++i) smiles += "\u263a";
   const std::string cut = of("begin" + smiles + "end", {}).at("question");

@@ -121,7 +121,7 @@ TEST(BorrowedBase, GivesTheBitsOfABaseOfItsOwn) {
   }
 }
 
-// What the lender trains is not lent: a model that is trained whole has nothing in common.
+// Trained parameters are not lent: a model that is trained whole has nothing in common.
 TEST(BorrowedBase, LendsWhatIsFrozenInBoth) {
   const auto whole = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   const auto actor = actor_of(Tied::no), critic = critic_of(Tied::no);
