@@ -32,6 +32,7 @@
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
+#include "trireme/kernels/tensor_memory.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/model/spec.hpp"
@@ -291,6 +292,7 @@ void run(const Setting& s) {
 
 int main(int argc, char** argv) {
   try {
+    trireme::kernels::use_block_cache();  // as the program
     trireme::run(trireme::parse(argc, argv));
   } catch (const trireme::UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());
