@@ -281,7 +281,7 @@ class Adapting {
       if (m.has_a()) append_scale(list, low, m.name);
       if (m.has_a() && number_) list.emplace_back(Select{low, static_cast<int32_t>(*number_)});
       list.emplace_back(Linear{low, delta, marked(m.role, Part::lora_b), {}});
-      list.emplace_back(Add{m.out, delta, m.out});
+      list.emplace_back(Add{m.out, delta, m.out, true});
     }
   }
   void append_low(Operations& list, const Module& m) {

@@ -247,8 +247,11 @@ at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
   const StagePass pass{spec, stage, parameters, part, ropes, strategy, dropout};
   Values values(spec.values);
   values[residual.id] = x;
-  for (const Operation& operation : applied ? stage.operations : stage.base_operations())
+  for (const Operation& operation : applied ? stage.operations : stage.base_operations()) {
     values[result_of(operation).id] = execute(operation, pass, values);
+    if (const auto* sum = std::get_if<Add>(&operation); sum && sum->last)
+      values[sum->other.id].reset();
+  }
   at::Tensor out = values[stage.result().id];
   if (applied && stage.low) out = at::cat({out, values[stage.low->id]}, 1);
   return stage.kind == StageKind::head && spec.wide_head() ? out.to(at::kFloat) : out;

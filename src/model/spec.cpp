@@ -270,6 +270,25 @@ class KeptOfStage {
   KeptColumns sum_;
 };
 
+// Of the values that stand at a time: a result stands beside the one that it replaces.
+int64_t most_columns(const std::vector<Operation>& operations, const std::vector<int64_t>& widths) {
+  std::vector<int64_t> standing(widths.size(), 0);
+  int64_t sum = 0, most = 0;
+  const auto set = [&](Value value, int64_t columns) {
+    sum += columns - standing[value.id];
+    standing[value.id] = columns;
+  };
+  for (const Operation& operation : operations) {
+    const Value result = result_of(operation);
+    if (row_of(operation).computes) {
+      most = std::max(most, sum + widths[result.id]);
+      set(result, widths[result.id]);
+    }
+    if (const auto* add = std::get_if<Add>(&operation); add && add->last) set(add->other, 0);
+  }
+  return most;
+}
+
 }  // namespace
 
 KeptColumns kept_by_block(const ModelSpec& spec, Kept OperationRow::*by) {
@@ -282,6 +301,17 @@ KeptColumns kept_by_block(const ModelSpec& spec, Kept OperationRow::*by) {
     most.numbers = std::max(most.numbers, kept.numbers);
   }
   return most;
+}
+
+int64_t adapter_columns(const ModelSpec& spec) {
+  const std::vector<int64_t> widths = widths_of(spec);
+  int64_t more = 0;
+  for (const Stage& stage : spec.stages) {
+    if (stage.kind != StageKind::block) continue;
+    more = std::max(more, most_columns(stage.operations, widths) -
+                              most_columns(stage.base_operations(), widths));
+  }
+  return more;
 }
 
 base::ShardLayout tensor_parallel_layout(const ModelSpec& spec, int degree) {

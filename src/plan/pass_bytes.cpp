@@ -80,9 +80,12 @@ PassBytes on_device(const PassWork& work) {
   out.columns = work.tokens * bytes_per_token;
   // Nothing is given back before the block ends: both norms' rows, the sums between, what attention
   // and the feed-forward part made.
-  out.forward = work.kept_blocks > 0 ? 2 * hidden
-                                     : values(work, 3 * w.hidden + 2 * w.q + 2 * w.kv + 3 * w.ffn);
-  const int64_t differentiated = device_block_backward(work);
+  const int64_t adapter = values(work, work.model.adapter_columns);
+  const int64_t passed = values(work, 3 * w.hidden + 2 * w.q + 2 * w.kv + 3 * w.ffn) + adapter;
+  out.forward = work.kept_blocks > 0 ? 2 * hidden + adapter : passed;
+  // Of a block that is computed again the adapter's values may be the most.
+  const int64_t differentiated =
+      std::max(device_block_backward(work), adapter > 0 ? passed + hidden : 0);
   out.backward = work.kept_blocks > 0 ? differentiated - block : differentiated;
   const int64_t wide = work.tokens * w.hidden * float_bytes;
   if (work.head_rows == 1) {  // a score: the rows in fp32, their gradient in both types
@@ -151,9 +154,10 @@ int64_t scoring_pass_bytes(const PassWork& work) {
   if (work.operators != Operators::device) {
     const int64_t columns =
         work.operators == Operators::composed ? 6 * w.hidden + 4 * w.ffn : 4 * w.hidden + 3 * w.ffn;
-    return std::max(values(work, columns), estimated_head(work));
+    return std::max(values(work, columns + work.model.adapter_columns), estimated_head(work));
   }
-  const int64_t block = values(work, 4 * w.hidden + 2 * w.q + 2 * w.kv + 3 * w.ffn);
+  const int64_t block =
+      values(work, 4 * w.hidden + 2 * w.q + 2 * w.kv + 3 * w.ffn + work.model.adapter_columns);
   const int64_t rows = work.tokens * w.hidden *
                        (work.head_rows == 1 ? work.element_bytes + float_bytes : work.logit_bytes);
   const int64_t logits =

@@ -18,6 +18,7 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/model/adapter.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -37,6 +38,8 @@ struct Shape {
   bool exact = true;     // train.exact_products
   bool offload = false;  // train.optimizer_offload
   bool once = false;     // train.reduce_once, the second step in two micro-batches
+  int64_t rank = 0;      // actor.lora.rank
+  std::vector<std::string> targets = {"all-linear"};
 };
 
 config::ModelShape model_shape(const Shape& s) {
@@ -46,7 +49,12 @@ config::ModelShape model_shape(const Shape& s) {
 model::ModelSpec described(const Shape& s) {
   model::ModelSpec spec = model::describe(model_shape(s), model::HeadKind::language);
   spec.head_type = s.head;
-  return spec;
+  if (s.rank == 0) return spec;
+  model::Adapter adapter;
+  adapter.rank = s.rank;
+  adapter.alpha = 2 * static_cast<double>(s.rank);
+  adapter.targets = s.targets;
+  return model::with_adapter(spec, adapter, "actor.lora");
 }
 
 // PPO's trainers, one micro-batch of `tokens` on each, who score as many at a time.
@@ -165,10 +173,11 @@ TEST_P(DeviceLedger, CountsWhatIsAllocated) {
     GTEST_SKIP() << "here products of bf16 go through fp32 copies, which a GPU's do not";
   const auto spec = described(s);
   const plan::Ledger ledger = ledger_of(s, spec);
-  std::string line = base::text("  ", s.layers, " x ", s.hidden, " ffn ", s.ffn, ", vocabulary ",
-                                s.vocab, ", ", s.tokens, " tokens, ", config::to_string(s.type),
-                                ", recompute ", s.recompute, s.exact ? "" : ", gradients rounded",
-                                s.offload ? ", offloaded" : "", ": MB counted, and more planned:");
+  std::string line =
+      base::text("  ", s.layers, " x ", s.hidden, " ffn ", s.ffn, ", vocabulary ", s.vocab, ", ",
+                 s.tokens, " tokens, ", config::to_string(s.type), ", recompute ", s.recompute,
+                 s.exact ? "" : ", gradients rounded", s.offload ? ", offloaded" : "",
+                 s.rank > 0 ? ", an adapter" : "", ": MB counted, and more planned:");
   for (const auto& [phase, bytes] : count(s, spec, ledger)) {
     const int64_t plan = planned(ledger, phase);
     line += base::text(
@@ -208,7 +217,43 @@ INSTANTIATE_TEST_SUITE_P(
         Shape{2, 64, 4, 2, 176, 4500, 512, DType::bf16, -1, config::HeadType::model, false},
         Shape{3, 128, 8, 2, 384, 500, 1024, DType::bf16, -1, config::HeadType::model, true, true,
               true},
-        Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0, config::HeadType::model, true, true}));
+        Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0, config::HeadType::model, true, true},
+        Shape{4, 128, 4, 2, 352, 500, 1024, DType::bf16, -1, config::HeadType::model, true, false,
+              false, 16},
+        Shape{4, 128, 4, 4, 352, 500, 1024, DType::bf16, 0, config::HeadType::model, true, false,
+              false, 8},
+        Shape{3, 128, 8, 2, 384, 500, 960, DType::f32, -1, config::HeadType::model, true, false,
+              false, 8},
+        Shape{3,
+              128,
+              8,
+              2,
+              384,
+              500,
+              1024,
+              DType::bf16,
+              -1,
+              config::HeadType::model,
+              true,
+              false,
+              false,
+              16,
+              {"q_proj", "v_proj"}},
+        Shape{3,
+              128,
+              8,
+              8,
+              384,
+              500,
+              1024,
+              DType::bf16,
+              1,
+              config::HeadType::model,
+              true,
+              false,
+              false,
+              32,
+              {"up_proj", "down_proj"}}));
 
 }  // namespace
 }  // namespace trireme::test

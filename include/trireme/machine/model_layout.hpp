@@ -16,7 +16,8 @@ inline plan::ModelLayout layout_of(const model::ModelSpec& spec,
   plan::ModelLayout out{.shape = spec.shape,
                         .tensors = spec.tensors(),
                         .own = kept(&model::OperationRow::own),
-                        .composed = kept(&model::OperationRow::composed)};
+                        .composed = kept(&model::OperationRow::composed),
+                        .adapter_columns = model::adapter_columns(spec)};
   for (const auto& parameter : spec.parameters) out.trainable.push_back(parameter.trainable);
   if (lender != nullptr) {
     for (const auto& alike : model::frozen_alike(spec, *lender))

@@ -90,6 +90,7 @@ struct Reduce {
 // out = in + other.
 struct Add {
   Value in, other, out;
+  bool last = false;  // `other` is read nowhere else: its memory is given back
 };
 // value + weight, in each row.
 struct AddBias {

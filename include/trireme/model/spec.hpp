@@ -112,6 +112,8 @@ struct KeptColumns {
   int64_t numbers = 0;
 };
 KeptColumns kept_by_block(const ModelSpec& spec, Kept OperationRow::*by);
+// Columns, a token, that an adapter adds to a block's values where they are most (run_stage).
+int64_t adapter_columns(const ModelSpec& spec);
 
 // How many operations from this one on are linears that take the same value.
 size_t joint_linears(const Stage& stage, size_t first);

@@ -28,6 +28,8 @@ struct ModelLayout {
   std::vector<std::vector<size_t>> stages = {};
   Kept own = {};            // by the program's own operators
   Kept composed = {};       // by LibTorch's
+  // A token, in the compute type: what adapters add to a block's values where they are most.
+  int64_t adapter_columns = 0;
   bool head_norms = false;  // q and k are normed
 
   bool is_lent(size_t tensor) const { return !lent.empty() && lent[tensor]; }
