@@ -37,8 +37,14 @@ int64_t resident_bytes() {
 
 }  // namespace
 
+// Never destroyed: libraries free tensors as the process ends.
+BlockCache& tensor_blocks() {
+  static BlockCache& one = *new BlockCache;
+  return one;
+}
+
 void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, 2147483647);
   mallopt(M_TOP_PAD, 64 << 20);
 }
@@ -60,6 +66,7 @@ bool return_freed_memory_near_goal() {
   if (bytes == 0 || ++g.calls < calls_between_returns) return false;
   if (resident_bytes() < bytes - bytes / 50) return false;
   g.calls = 0;
+  tensor_blocks().release();
   malloc_trim(0);
   return true;
 }

@@ -20,6 +20,7 @@
 #include "trireme/driver/commands.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/job/last_word.hpp"
+#include "trireme/kernels/tensor_memory.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace {
@@ -104,6 +105,7 @@ int main(int argc, char** argv) {
     trireme::cli::enter_variant(invocation.device, argv);
     trireme::base::keep_freed_memory();
     trireme::base::bound_product_caches();
+    trireme::kernels::use_block_cache();
     if (invocation.needs == trireme::cli::Needs::mpi) return run_in_job(invocation);
     return to_int(invocation.action(nullptr));
   } catch (...) {
