@@ -26,8 +26,8 @@ struct ModelLayout {
   std::vector<bool> trainable = {};  // by tensor
   std::vector<bool> lent = {};       // by tensor: in the memory of another model; empty: none
   std::vector<std::vector<size_t>> stages = {};
-  Kept own = {};            // by the program's own operators
-  Kept composed = {};       // by LibTorch's
+  Kept own = {};       // by the program's own operators
+  Kept composed = {};  // by LibTorch's
   // A token, in the compute type: what adapters add to a block's values where they are most.
   int64_t adapter_columns = 0;
   bool head_norms = false;  // q and k are normed
