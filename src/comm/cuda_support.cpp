@@ -1,5 +1,7 @@
 #include "comm/cuda_support.hpp"
 
+#include <algorithm>
+
 #include "trireme/base/error.hpp"
 #include "trireme/comm/device_bytes.hpp"
 
@@ -49,6 +51,60 @@ void start_rows(const RowCopy& c) {
 }
 
 void finish_rows() { TRIREME_CUDA_CALL(cudaStreamSynchronize(nullptr)); }
+
+namespace {
+
+constexpr int64_t summed_by_block = int64_t{1} << 20;  // bytes, so that many blocks have some
+
+// In pieces for a block each.
+void cut(DeviceRows rows, std::vector<DeviceRows>& out) {
+  if (rows.stride == rows.bytes) rows = {rows.from, 1, rows.rows * rows.bytes, 0, rows.first};
+  const int64_t words = rows.bytes / summed_word;
+  if (rows.rows == 1) {
+    for (int64_t done = 0; done < rows.bytes; done += summed_by_block) {
+      const int64_t bytes = std::min(summed_by_block, rows.bytes - done);
+      out.push_back({rows.from + done, 1, bytes, bytes, rows.first + done / summed_word});
+    }
+    return;
+  }
+  const int64_t at_once = std::max<int64_t>(1, summed_by_block / rows.bytes);
+  for (int64_t done = 0; done < rows.rows; done += at_once)
+    out.push_back({rows.from + done * rows.stride, std::min(at_once, rows.rows - done), rows.bytes,
+                   rows.stride, rows.first + done * words});
+}
+
+}  // namespace
+
+std::vector<uint64_t> sum_rows_here(std::span<const DeviceRows> rows) {
+  std::vector<DeviceRows> pieces;
+  std::vector<size_t> ends;
+  for (const DeviceRows& one : rows) {
+    if (one.rows > 0 && one.bytes > 0) cut(one, pieces);
+    ends.push_back(pieces.size());
+  }
+  if (pieces.empty()) return std::vector<uint64_t>(rows.size());
+  const auto count = static_cast<int64_t>(pieces.size());
+  std::vector<uint64_t> of_pieces(pieces.size());
+  const auto bytes_of = [](const auto& list) { return list.size() * sizeof(list[0]); };
+  const DeviceBuffer list(static_cast<int64_t>(bytes_of(pieces)), DeviceBuffer::Kind::plain),
+      sums(static_cast<int64_t>(bytes_of(of_pieces)), DeviceBuffer::Kind::plain);
+  TRIREME_CUDA_CALL(
+      cudaMemcpyAsync(list.data(), pieces.data(), bytes_of(pieces), cudaMemcpyDefault, nullptr));
+  TRIREME_CUDA_CALL(launch_sum_rows(reinterpret_cast<uint64_t*>(sums.data()),
+                                    reinterpret_cast<const DeviceRows*>(list.data()), pieces.data(),
+                                    count, nullptr));
+  TRIREME_CUDA_CALL(cudaMemcpyAsync(of_pieces.data(), sums.data(), bytes_of(of_pieces),
+                                    cudaMemcpyDefault, nullptr));
+  finish_rows();
+  std::vector<uint64_t> out;
+  size_t next = 0;
+  for (const size_t end : ends) {
+    uint64_t sum = 0;
+    for (; next < end; ++next) sum += of_pieces[next];
+    out.push_back(sum);
+  }
+  return out;
+}
 
 DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {
   if (bytes == 0) return;

@@ -5,7 +5,9 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "trireme/comm/device_copies.hpp"
 
@@ -25,9 +27,15 @@ cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaS
 // to[i] = from[i] in bf16; the arrays do not overlap.
 cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream);
 
-// What start_copy() and finish_copies() (device_copies.hpp) do: work of the default stream.
+// sums[i] = what sum_rows() says of rows[i]; both lie on the device, `on_host` has the same rows.
+cudaError_t launch_sum_rows(uint64_t* sums, const DeviceRows* rows, const DeviceRows* on_host,
+                            int64_t count, cudaStream_t stream);
+
+// What start_copy(), finish_copies() and sum_rows() (device_copies.hpp) do: work of the default
+// stream.
 void start_rows(const RowCopy& copy);
 void finish_rows();
+std::vector<uint64_t> sum_rows_here(std::span<const DeviceRows> rows);
 
 // Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it
 // without copies.

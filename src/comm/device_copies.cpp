@@ -34,4 +34,9 @@ void finish_copies() {
   device_support().finish_copies();
 }
 
+std::vector<uint64_t> sum_rows(std::span<const DeviceRows> rows) {
+  EXPECT(device_support().sum_rows != nullptr);
+  return device_support().sum_rows(rows);
+}
+
 }  // namespace trireme::comm

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "trireme/base/bf16.hpp"
+#include "trireme/comm/device_copies.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -40,7 +41,38 @@ cudaError_t launch(To* to, const From* from, int64_t count, cudaStream_t stream)
   return cudaLaunchKernelEx(&config, for_each<Step, To, From>, to, from, count);
 }
 
+constexpr int summing_threads = 256;
+
+// One block each.
+__global__ void sum_each(uint64_t* sums, const DeviceRows* all) {
+  __shared__ uint64_t of_warps[summing_threads / 32];
+  const DeviceRows rows = all[blockIdx.x];
+  const int64_t words = rows.bytes / summed_word, count = rows.rows * words;
+  uint64_t sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+    const std::byte* row = rows.from + i / words * rows.stride;
+    const uint64_t word = reinterpret_cast<const uint16_t*>(row)[i % words];
+    sum += word * static_cast<uint64_t>(2 * (rows.first + i) + 1);
+  }
+  for (unsigned by = 16; by > 0; by /= 2) sum += __shfl_down_sync(0xffffffffu, sum, by);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int warp = 1; warp < summing_threads / 32; ++warp) sum += of_warps[warp];
+  sums[blockIdx.x] = sum;
+}
+
 }  // namespace
+
+cudaError_t launch_sum_rows(uint64_t* sums, const DeviceRows* rows, const DeviceRows* /*on_host*/,
+                            int64_t count, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(count));
+  config.blockDim = dim3(summing_threads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, sum_each, sums, rows);
+}
 
 cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
   return launch<Add>(into, values, count, stream);

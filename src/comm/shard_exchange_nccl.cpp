@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/cuda_support.hpp"
+#include "comm/device_messages_nccl.hpp"
 #include "comm/event_clock.hpp"
 #include "comm/nccl_comm.hpp"
 #include "comm/nccl_links.hpp"
@@ -314,6 +315,9 @@ void enable_device_exchange() {
       .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
       .start_copy = &start_rows,
       .finish_copies = &finish_rows,
+      .sum_rows = &sum_rows_here,
+      .takes_messages = [](const CommView& comm) { return !share_a_device(comm); },
+      .make_messages = &make_nccl_messages,
       .make_clock = &make_event_clock};
   set_link_measurement([](const CommView& comm) -> std::optional<DeviceLinks> {
     if (share_a_device(comm)) return std::nullopt;

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/device_copies.hpp"
+#include "trireme/comm/device_messages.hpp"
 #include "trireme/comm/huge_buffer.hpp"
 #include "trireme/comm/rank_sums.hpp"
 #include "trireme/comm/shard_exchange.hpp"
@@ -170,6 +172,9 @@ struct DeviceSupport {
   void (*unlock_pages)(std::byte* memory) = nullptr;
   void (*start_copy)(const RowCopy& copy) = nullptr;
   void (*finish_copies)() = nullptr;
+  std::vector<uint64_t> (*sum_rows)(std::span<const DeviceRows> rows) = nullptr;
+  bool (*takes_messages)(const CommView& comm) = nullptr;
+  std::unique_ptr<DeviceMessages> (*make_messages)(const CommView& comm) = nullptr;
   std::unique_ptr<trace::DeviceClock> (*make_clock)(void* stream) = nullptr;
   double patience =
       0;  // seconds in which ranks that make a communicator must have met; 0: no limit

@@ -25,7 +25,7 @@ void add_weightsync_keys(KeyList<Options>& keys) {
            "keep what they need of it; where that memory cannot be shared they get "
            "messages, and the log says so. buckets: trainers pack for them, into buckets in shared "
            "memory. never: messages everywhere. On GPUs auto takes the trainers' own gathers where "
-           "all generators are trainers.")
+           "all generators are trainers, else messages from GPU to GPU by NCCL.")
       .expert()
       .departs("Not in OpenRLHF.");
 }

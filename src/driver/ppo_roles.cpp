@@ -70,12 +70,13 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
         options, roles, model::without_dropout(actor_start.spec), tokenizer, run.device,
         run.threads.generator, shared, environments.get());
   }
-  start_generators(prompts);
-  compare_numerics();
-  log_links();
   weight_bridge_ =
       std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
                                      !roles.world.all(!roles.generator || shared.empty()));
+  if (run.leads()) log::detail(weight_bridge_->describe());
+  start_generators(prompts);  // measures the memory that is left
+  compare_numerics();
+  log_links();
 }
 
 void PpoRoles::log_links() const {

@@ -91,6 +91,8 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"messages", static_cast<double>(totals.messages)}};
   if (totals.gathered > 0)
     metrics.weight_sync["gathered_bytes"] = static_cast<double>(totals.gathered);
+  if (totals.between_devices > 0)
+    metrics.weight_sync["gpu_bytes"] = static_cast<double>(totals.between_devices);
   if (totals.network > 0)
     metrics.weight_sync["over_bound"] =
         static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);

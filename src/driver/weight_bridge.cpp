@@ -9,11 +9,11 @@
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/device_messages.hpp"
 #include "trireme/kernels/copy_sums.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/machine/device.hpp"
-#include "trireme/plan/decisions.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -21,6 +21,15 @@ namespace {
 
 bool sends_deltas(const config::Options& options, const comm::Roles& roles, at::Device device) {
   return plan::sends_deltas(options, !kernels::on_host(device), roles.topology.nodes == 1);
+}
+
+// Collective over world.
+plan::SyncWay way_of(const config::Options& options, const comm::Roles& roles, at::Device device) {
+  const auto way = [&](bool shares_devices) {
+    return plan::sync_way(options, roles.map, !kernels::on_host(device), shares_devices);
+  };
+  if (way(false) != plan::SyncWay::messages) return way(false);
+  return way(!comm::devices_take_messages(roles.world, plan::sync_ranks(roles.map)));
 }
 
 at::Tensor part_of(const at::Tensor& whole, const base::Block& block) {
@@ -53,13 +62,14 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
                            const model::ModelSpec& spec, at::Device device, bool shared)
     : roles_(roles),
       element_bytes_(config::bytes_per_element(options.model.compute())),
-      compares_memory_(options.weightsync.verify && sends_deltas(options, roles, device)),
       device_(device),
       verifies_(options.weightsync.verify),
-      gathers_(plan::gathers_weights(options, roles.map, !kernels::on_host(device))),
+      way_(way_of(options, roles, device)),
+      compares_memory_(verifies_ &&
+                       (way_ == plan::SyncWay::messages || sends_deltas(options, roles, device))),
       whole_bytes_(spec.elements() * element_bytes_) {
   freezes_ = spec.trainable_elements() < spec.elements();
-  if (shared || gathers_) return;
+  if (shared || way_ == plan::SyncWay::gathers) return;
   weightsync::SyncOptions sync;
   const bool deltas = sends_deltas(options, roles, device);
   sync.delta = deltas ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
@@ -72,6 +82,7 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   };
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
+  sync.plan.between_devices = way_ == plan::SyncWay::messages;
   if (deltas) sync.groups = model::layer_groups(spec);
   if (freezes_) sync.tensors = spec.trainable_parameters();
   const auto groups = roles.shard_ranks();
@@ -84,16 +95,27 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
 
 weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor,
                                            generate::GeneratorWeights* weights) {
-  const auto counters = gathers_ ? gather(version, actor, weights)
-                        : sync_  ? copy(version, actor, weights)
-                                 : share(version, actor, weights);
+  const auto counters = gathers() ? gather(version, actor, weights)
+                        : sync_   ? copy(version, actor, weights)
+                                  : share(version, actor, weights);
   trace::count("weight_sync_bytes_copied", counters.bytes_local + counters.bytes_received);
+  if (counters.bytes_between_devices > 0)
+    trace::count("weight_sync_bytes_between_gpus", counters.bytes_between_devices);
   if (weights) {
     weights->set_version(static_cast<int32_t>(version));
     if (const int64_t bytes = weights->quantise(); bytes > 0)
       trace::count("rollout_weight_bytes_in_8_bits", bytes);
   }
   return counters;
+}
+
+std::string WeightBridge::describe() const {
+  if (gathers()) return "weights come to generators by the trainers' own gathers";
+  if (!sync_) return "generators read the trainers' weights in place";
+  if (way_ == plan::SyncWay::messages)
+    return "weights go from trainers' GPUs to generators' GPUs by NCCL";
+  return base::text("weights go from trainers to generators through host memory",
+                    kernels::on_host(device_) ? "" : ", from and to the GPUs");
 }
 
 weightsync::SyncCounters WeightBridge::share(int64_t version, zero::ShardedModel* actor,
@@ -180,7 +202,7 @@ weightsync::SyncCounters WeightBridge::gather(int64_t version, zero::ShardedMode
 
 weightsync::SyncTotals WeightBridge::totals(const weightsync::SyncCounters& counters) const {
   if (sync_) return sync_->totals(counters);
-  if (gathers_) {
+  if (gathers()) {
     weightsync::SyncTotals out{.version = counters.version, .weights = whole_bytes_};
     for (const auto& one : roles_.world.gather_values(counters)) {
       out.local += one.bytes_local;

@@ -11,6 +11,7 @@
 #include "trireme/config/options.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/weightsync/sync.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -38,10 +39,12 @@ class WeightBridge {
   // Syncs after which a generator's memory differed from the trainers', so that everything was sent
   // again; the same on every rank.
   int64_t healed() const { return healed_; }
+  std::string describe() const;  // how they go, for the log
   // Of all ranks; collective. Nothing but times where the weights are shared.
   weightsync::SyncTotals totals(const weightsync::SyncCounters& counters) const;
 
  private:
+  bool gathers() const { return way_ == plan::SyncWay::gathers; }
   weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor,
                                 generate::GeneratorWeights* weights);
   weightsync::SyncCounters gather(int64_t version, zero::ShardedModel* actor,
@@ -57,11 +60,12 @@ class WeightBridge {
   int64_t healed_ = 0;
   bool freezes_ = false;         // some parameters
   bool frozen_arrived_ = false;  // once, by gathers
-  bool compares_memory_;         // of both sides after each sync: deltas change what lies there
   at::Device device_;
-  bool verifies_ = false;    // gathers: sums of the copies against those of the originals
-  bool gathers_ = false;     // plan::gathers_weights()
-  int64_t whole_bytes_ = 0;  // of all weights
+  bool verifies_ = false;  // gathers: sums of the copies against those of the originals
+  plan::SyncWay way_ = plan::SyncWay::buckets;
+  bool compares_memory_;  // of both sides after each sync: deltas change what lies there, messages
+                          // between GPUs have no digest
+  int64_t whole_bytes_ = 0;                       // of all weights
   std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared, or gathered
 };
 

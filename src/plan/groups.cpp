@@ -5,7 +5,6 @@
 #include <set>
 
 #include "trireme/config/placement.hpp"
-#include "trireme/plan/decisions.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -58,6 +57,10 @@ bool reads_in_place(const Job& job) {
   });
 }
 
+SyncWay sync_way(const Job& job) {
+  return sync_way(job.options, job.roles, job.machine.device_bytes > 0, false);
+}
+
 int64_t nccl_bytes(const Job& job, int rank) {
   const bool ppo = job.command == config::Command::ppo;
   std::vector<std::vector<int>> groups;  // one for each communicator
@@ -78,6 +81,9 @@ int64_t nccl_bytes(const Job& job, int rank) {
       if (is_among(replica, rank)) add(replica, 1);
     }
   }
+  if (const auto ranks = sync_ranks(job.roles);
+      ppo && sync_way(job) == SyncWay::messages && is_among(ranks, rank))
+    add(ranks, 1);
   const auto first = static_cast<int64_t>(std::set(groups.begin(), groups.end()).size());
   return first * nccl_communicator + (static_cast<int64_t>(groups.size()) - first) * nccl_split_off;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/plan/decisions.hpp"
 #include "trireme/plan/job.hpp"
 
 namespace trireme::plan {
@@ -17,6 +18,9 @@ bool one_node(const Job& job, const std::vector<int>& ranks);
 // Every generator is a trainer and reads whole weights in the window of its shard group: it has no
 // copy of its own. The program looks for the window itself (driver::shared_weights()).
 bool reads_in_place(const Job& job);
+
+// Each rank has a GPU of its own, where there are GPUs.
+SyncWay sync_way(const Job& job);
 
 // What NCCL holds on the device of `rank` for its communicators: one of its own for each set of
 // ranks, from which the others of the same ranks in the same order are split off

@@ -415,6 +415,9 @@ class RankLedger {
                  every_phase, Accuracy::estimate, staging.mapped});
     ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase,
                  Accuracy::estimate});
+    if (staging.device > 0)
+      ledger_.add({"weight sync", "what is packed for messages between GPUs", Place::device,
+                   staging.device, every_phase, Accuracy::estimate});
   }
 
   // Page-locked copies through which checkpoints go.

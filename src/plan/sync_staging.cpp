@@ -15,8 +15,10 @@ namespace {
 // The roles as the sync sees them.
 class Staging {
  public:
-  explicit Staging(const Job& job)
-      : job_(job), degree_(static_cast<int>(job.options.generate.tensor_parallel)) {
+  Staging(const Job& job, bool between_devices)
+      : job_(job),
+        between_devices_(between_devices),
+        degree_(static_cast<int>(job.options.generate.tensor_parallel)) {
     const auto trainers = static_cast<int>(job.roles.trainer.size());
     const auto wish = static_cast<int>(job.options.train.shard_group);
     shards_ = wish == 0 || wish >= trainers ? trainers : wish;
@@ -40,7 +42,7 @@ class Staging {
       if (trains(other) != trains(rank) || writes(other) != writes(rank)) continue;
       const SyncStaging has = bytes(other);
       out = {std::max(out.rings, has.rings), std::max(out.mapped, has.mapped),
-             std::max(out.messages, has.messages)};
+             std::max(out.messages, has.messages), std::max(out.device, has.device)};
     }
     return out;
   }
@@ -64,15 +66,16 @@ class Staging {
     Count count;
     if (const int shard = shard_of(rank_); shard >= 0) give(shard, count);
     if (slice_ >= 0) take(count);
-    const int64_t slot = base::round_up(count.slot, bucket_header) + bucket_header;
-    const int64_t open = passes()
+    const int64_t header = between_devices_ ? 0 : bucket_header;
+    const int64_t slot = base::round_up(count.slot, bucket_header) + header;
+    const int64_t open = passes() || between_devices_
                              ? count.sent + count.taken
                              : std::max<int64_t>(2, message_staging / (buckets_in_flight * slot));
     const int64_t spared = count.taken <= open ? count.of_one * (buckets_in_flight - 1) : 0;
     SyncStaging out;
     out.rings = count.rings;
     out.mapped = count.mapped;
-    out.messages =
+    (between_devices_ ? out.device : out.messages) =
         ((std::min(count.sent, open) + std::min(count.taken, open)) * buckets_in_flight - spared) *
         slot;
     return out;
@@ -126,10 +129,21 @@ class Staging {
   int64_t inside() const {
     return std::min({node_bucket, bucket(), part_of_staging(most_on_node_)});
   }
-  int64_t passed() const { return std::min({bucket(), passed_bucket, part_of_staging(shards_)}); }
+  int64_t passed() const {
+    return between_devices_ ? bucket()
+                            : std::min({bucket(), passed_bucket, part_of_staging(shards_)});
+  }
   int64_t outside() const { return passes() ? passed() : bucket(); }
-  int64_t bucket() const { return job_.options.weightsync.bucket_bytes.count; }
-  bool shares() const { return config::shares(job_.options.weightsync.shared_memory); }
+  int64_t bucket() const {
+    const int64_t wish = job_.options.weightsync.bucket_bytes.count;
+    return between_devices_
+               ? device_bucket(wish, device_flows(shards_, degree_, std::ssize(replicas_),
+                                                  most_on_node_, relays()))
+               : wish;
+  }
+  bool shares() const {
+    return !between_devices_ && config::shares(job_.options.weightsync.shared_memory);
+  }
   // Trainers' weights lie in a window of their node.
   bool in_place() const {
     if (job_.machine.device_bytes > 0 ||
@@ -234,7 +248,8 @@ class Staging {
   static constexpr int counted_ranks = 32;
 
   const Job& job_;
-  int rank_ = 0;  // whose
+  bool between_devices_;  // all flows open at a time, as messages
+  int rank_ = 0;          // whose
   int degree_;
   int shards_ = 1;
   int64_t most_on_node_ = 1;  // generators
@@ -248,9 +263,9 @@ class Staging {
 }  // namespace
 
 SyncStaging sync_staging(const Job& job, int rank) {
-  if (reads_in_place(job) || gathers_weights(job.options, job.roles, job.machine.device_bytes > 0))
-    return {};
-  return Staging(job).of_role(rank);
+  const SyncWay way = sync_way(job);
+  if (reads_in_place(job) || way == SyncWay::gathers) return {};
+  return Staging(job, way == SyncWay::messages).of_role(rank);
 }
 
 }  // namespace trireme::plan

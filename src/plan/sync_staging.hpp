@@ -1,4 +1,4 @@
-// Host memory through which weights go from trainers to generators.
+// Memory through which weights go from trainers to generators.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 namespace trireme::plan {
 
 struct SyncStaging {
-  int64_t rings = 0;  // bytes that this rank gives to its node
+  int64_t rings = 0;  // of the host: bytes that this rank gives to its node
   int64_t mapped =
       0;  // of trainers' weights on its node that it reads in place, without being one of them
   int64_t messages = 0;  // buffers of those that it sends and takes
+  int64_t device = 0;    // of a GPU: what is packed and unpacked there for messages between GPUs
 };
 
-// What weightsync/plan.cpp and weightsync/engine.cpp come to, from counts of ranks and what each
-// slice takes of a shard: where there are several groups of trainers each of them counts as if it
-// sent everything. Nothing where generators read the trainers' weights in place.
+// What weightsync/plan.cpp and the engines of weightsync come to, from counts of ranks and what
+// each slice takes of a shard: where there are several groups of trainers each of them counts as if
+// it sent everything. Nothing where generators read the trainers' weights in place.
 SyncStaging sync_staging(const Job& job, int rank);
 
 }  // namespace trireme::plan

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <vector>
 
+#include "plan/groups.hpp"
 #include "plan/judge_bytes.hpp"
 #include "trireme/config/placement.hpp"
-#include "trireme/plan/decisions.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -132,6 +134,24 @@ double sync_seconds(const Machine& machine, double bytes, int trainers, int tens
   return std::max(out, in) / (machine.network * link_share);
 }
 
+double device_sync_seconds(const Machine& machine, double bytes, const DeviceSync& sync) {
+  const double slice = bytes / sync.tensor_parallel, link = machine.node_link * link_share;
+  double copies = sync.replicas, seconds = 0;  // of a shard that its trainer sends
+  if (sync.one_node) {
+    seconds = std::max(bytes * copies / sync.trainers, slice) / link;
+  } else {
+    const double on_node =
+        std::ceil(static_cast<double>(sync.replicas * sync.tensor_parallel) / sync.generator_nodes);
+    copies = sync.generator_nodes > sync.trainer_nodes ? 1 : sync.generator_nodes;
+    const double in = bytes / std::max<double>(sync.tensor_parallel, on_node);
+    seconds =
+        std::max(std::max(bytes * copies / sync.trainers, in) / (machine.network * link_share),
+                 (slice - in) / link);
+  }
+  const double packed = 2 * (bytes * copies / sync.trainers + slice);
+  return overlapped(seconds, packed / (machine.memory_speed * stream_share));
+}
+
 double gathered_sync_seconds(const Machine& machine, double bytes, int stages, int trainers,
                              int tensor_parallel, int per_node) {
   const double others = trainers - 1;
@@ -202,16 +222,34 @@ struct Shape {
     return static_cast<double>(job.options.train.max_epochs) * steps * step;
   }
   double syncs(const ModelWork& model, int trainers, int group, int degree) const {
-    const bool devices = job.machine.device_bytes > 0;
-    if (gathers_weights(job.options, job.roles, devices)) {
+    const SyncWay way = sync_way(job);
+    if (way == SyncWay::gathers) {
       const auto stages = static_cast<int>(job.models.actor.shape.layers) + 2;
       return gathered_sync_seconds(job.machine, 2 * model.parameters, stages, group, degree,
                                    per_node);
     }
     const double bytes = 2 * model.trainable * model.parameters;
+    if (way == SyncWay::messages)
+      return device_sync_seconds(job.machine, bytes, places_of_sync(trainers, degree));
     const double network = sync_seconds(job.machine, bytes, trainers, degree, per_node);
-    return devices ? std::max(network, bytes / std::min(trainers, degree) / host_bucket_speed)
-                   : network;
+    return job.machine.device_bytes > 0
+               ? std::max(network, bytes / std::min(trainers, degree) / host_bucket_speed)
+               : network;
+  }
+  DeviceSync places_of_sync(int trainers, int degree) const {
+    const auto nodes = [&](const std::vector<int>& ranks) {
+      std::set<int> out;
+      for (const int rank : ranks) out.insert(job.node_of_rank[static_cast<size_t>(rank)]);
+      return out;
+    };
+    const auto of_trainers = nodes(job.roles.trainer), of_generators = nodes(job.roles.generator);
+    const auto generators = static_cast<int>(job.roles.generator.size());
+    return {.trainers = trainers,
+            .tensor_parallel = degree,
+            .replicas = std::max(1, generators / degree),
+            .trainer_nodes = static_cast<int>(of_trainers.size()),
+            .generator_nodes = static_cast<int>(of_generators.size()),
+            .one_node = of_trainers.size() == 1 && of_trainers == of_generators};
   }
 };
 

@@ -2,9 +2,9 @@
 // checked and unpacked by the receiver.
 #include <cstring>
 
+#include "bucket_engine.hpp"
 #include "delta_stream.hpp"
 #include "digest.hpp"
-#include "engine.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/fault_point.hpp"
@@ -12,7 +12,7 @@
 namespace trireme::weightsync {
 
 // Header and payload of a bucket into a slot; returns the payload's bytes.
-int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::byte* slot) {
+int64_t BucketEngine::fill(const Flow& flow, const Bucket& bucket, std::byte* slot) {
   BucketHeader header;
   header.version = next_version_;
   header.number = bucket.number;
@@ -33,18 +33,18 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
   return header.payload_bytes;
 }
 
-bool WeightSync::Engine::sends_deltas(const Flow& flow) const {
+bool BucketEngine::sends_deltas(const Flow& flow) const {
   return version_ != never && (!sources_.changed.empty() || !previous_.empty()) &&
          may_send_deltas(flow);
 }
 
-bool WeightSync::Engine::may_send_deltas(const Flow& flow) const {
+bool BucketEngine::may_send_deltas(const Flow& flow) const {
   return options_.delta == DeltaScope::everywhere ||
          (options_.delta == DeltaScope::between_nodes && flow.route == Route::message);
 }
 
 // The changed elements of a bucket, 0 when all of it is shorter.
-int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::byte* payload) {
+int64_t BucketEngine::encode(const Flow& flow, const Bucket& bucket, std::byte* payload) {
   const auto full = static_cast<size_t>(bucket.elements * element_bytes_);
   DeltaEncoder encoder(std::span(payload, full - 1), static_cast<int>(element_bytes_));
   for (const Piece& piece : pieces_of(flow, bucket)) {
@@ -66,7 +66,7 @@ int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::
 }
 
 // Checks a bucket and writes it into the targets.
-void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot) {
+void BucketEngine::take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot) {
   BucketHeader header;
   std::memcpy(&header, slot, sizeof header);
   const std::byte* payload = slot + sizeof header;

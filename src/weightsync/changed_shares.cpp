@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine.hpp"
+#include "bucket_engine.hpp"
 
 namespace trireme::weightsync {
 namespace {
@@ -22,14 +22,14 @@ struct GroupCount {
 
 }  // namespace
 
-void WeightSync::Engine::count_changes() {
+void BucketEngine::count_changes() {
   changed_elements_.clear();
   if (options_.groups.empty()) return;
   for (size_t i = 0; i < sources_.changed.size(); ++i)
     changed_elements_.push_back(count_ones(sources_.changed[i], shard_elements_[i]));
 }
 
-std::vector<ChangedShare> WeightSync::Engine::changed_shares() const {
+std::vector<ChangedShare> BucketEngine::changed_shares() const {
   if (options_.groups.empty() || !comm_.all(shard_elements_.size() == changed_elements_.size()))
     return {};
   std::vector<ChangedShare> shares;

@@ -7,47 +7,27 @@
 #include <cstring>
 #include <thread>
 
-#include "engine.hpp"
+#include "bucket_engine.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/comm/agree.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::weightsync {
 
-void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<void*> targets) {
-  EXPECT(!running_);
-  VALIDATE(shard_elements_.empty() || sources.data.size() == tensors_.size(), ExitCode::internal,
-           "a trainer rank gives ", sources.data.size(), " of ", tensors_.size(),
-           " tensors to a weight sync");
-  const bool receives =
-      !plan_.receives.empty() || std::any_of(plan_.sends.begin(), plan_.sends.end(),
-                                             [](const Flow& f) { return f.route == Route::local; });
-  VALIDATE(!receives || targets.size() == tensors_.size(), ExitCode::internal,
-           "a generator rank gives ", targets.size(), " of ", tensors_.size(),
-           " tensors to a weight sync");
-  VALIDATE(version >= 0, ExitCode::internal, "a weight sync cannot have the version ", version);
-  running_ = true;
-  next_version_ = version;
-  sources_ = std::move(sources);
-  targets_ = std::move(targets);
+void BucketEngine::begin_flows() {
   count_changes();
   local_flow_ = local_bucket_ = 0;
-  counters_ = {};
-  counters_.version = version;
-  error_.reset();
   for (Outgoing& out : outgoing_) {
     out.next = 0;
     out.finished = false;
   }
   for (Incoming& in : incoming_) in.next = 0;
-  watch_.restart();
   begin_in_place();
 }
 
 // Collective over the ranks of the node: none of them copies before all tensors are what this
 // version shall be.
-void WeightSync::Engine::begin_in_place() {
+void BucketEngine::begin_in_place() {
   if (!in_place_) return;
   std::vector<int64_t> bytes(sources_.data.empty() ? 0 : tensors_.size());
   std::ranges::transform(shard_elements_, bytes.begin(),
@@ -66,8 +46,9 @@ void WeightSync::Engine::begin_in_place() {
   }
 }
 
-SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vector<void*> targets) {
+SyncCounters BucketEngine::run(int64_t version, Sources sources, std::vector<void*> targets) {
   begin(version, std::move(sources), std::move(targets));
+  begin_flows();
   trace::Region region{"weight sync", next_version_, trace::Category::communication};
   constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core.
                                      // Messages move only while somebody looks after them.
@@ -90,14 +71,11 @@ SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vect
   }
   agree();
   remember();
-  version_ = next_version_;
-  running_ = false;
-  counters_.seconds = watch_.seconds();
   region.add_bytes(counters_.bytes_received);
-  return counters_;
+  return end();
 }
 
-bool WeightSync::Engine::finished() const {
+bool BucketEngine::finished() const {
   if (local_flow_ < plan_.sends.size()) return false;
   return std::all_of(outgoing_.begin(), outgoing_.end(),
                      [](const Outgoing& out) { return out.finished; }) &&
@@ -105,14 +83,14 @@ bool WeightSync::Engine::finished() const {
                      [](const Incoming& in) { return in.done(); });
 }
 
-bool WeightSync::Engine::waits_for_messages() const {
+bool BucketEngine::waits_for_messages() const {
   return std::ranges::any_of(
              outgoing_, [](const Outgoing& out) { return out.ring == nullptr && !out.finished; }) ||
          std::ranges::any_of(incoming_,
                              [](const Incoming& in) { return in.ring == nullptr && !in.done(); });
 }
 
-bool WeightSync::Engine::step() {
+bool BucketEngine::step() {
   bool moved = activate();
   moved |= copy_local_buckets();
   for (Incoming& in : incoming_) {
@@ -125,7 +103,7 @@ bool WeightSync::Engine::step() {
 }
 
 // Opens channels: rings always, messages for the first unfinished flows in turn.
-bool WeightSync::Engine::activate() {
+bool BucketEngine::activate() {
   bool opened = false;
   size_t active = 0;
   for (Incoming& in : incoming_) {
@@ -158,8 +136,8 @@ bool WeightSync::Engine::activate() {
 
 // From bucket `first` on, from tensors to tensors; returns how many: a device, whose copies are few
 // and fast, is given all of them, the host some, so that messages are looked after in between.
-size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first,
-                                             const std::vector<const void*>& from) const {
+size_t BucketEngine::copy_some_buckets(const Flow& flow, size_t first,
+                                       const std::vector<const void*>& from) const {
   constexpr size_t most_on_host = 64;
   const size_t left = flow.buckets.size() - first,
                count = options_.device ? left : std::min(most_on_host, left);
@@ -178,7 +156,7 @@ size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first,
   return count;
 }
 
-bool WeightSync::Engine::copy_local_buckets() {
+bool BucketEngine::copy_local_buckets() {
   while (local_flow_ < plan_.sends.size() && plan_.sends[local_flow_].route != Route::local)
     ++local_flow_;
   if (local_flow_ == plan_.sends.size()) return false;
@@ -193,7 +171,7 @@ bool WeightSync::Engine::copy_local_buckets() {
   return true;
 }
 
-bool WeightSync::Engine::send(Outgoing& out) {
+bool BucketEngine::send(Outgoing& out) {
   if (out.posted_all()) {
     if (!out.channel->drained()) return false;
     out.channel.reset();
@@ -219,13 +197,7 @@ bool WeightSync::Engine::send(Outgoing& out) {
   return true;
 }
 
-bool WeightSync::Engine::leaves_node(const Flow& flow) const {
-  return members_.node_of[static_cast<size_t>(flow.from)] !=
-         members_.node_of[static_cast<size_t>(flow.to.front())];
-}
-
-void WeightSync::Engine::count_sent(const Outgoing& out, int64_t payload_bytes,
-                                    int64_t full_bytes) {
+void BucketEngine::count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes) {
   const auto readers = static_cast<int64_t>(out.flow->to.size());
   counters_.bytes_sent += payload_bytes * readers;
   counters_.full_bytes += full_bytes * readers;
@@ -233,7 +205,7 @@ void WeightSync::Engine::count_sent(const Outgoing& out, int64_t payload_bytes,
   if (out.channel->is_message()) ++counters_.messages;
 }
 
-bool WeightSync::Engine::receive(Incoming& in) {
+bool BucketEngine::receive(Incoming& in) {
   if (in.done()) return false;
   if (in.in_place) return copy_in_place(in);
   const std::byte* slot = in.channel->take();
@@ -263,7 +235,7 @@ bool WeightSync::Engine::receive(Incoming& in) {
   return true;
 }
 
-bool WeightSync::Engine::copy_in_place(Incoming& in) {
+bool BucketEngine::copy_in_place(Incoming& in) {
   if (in.channel->take() == nullptr) return false;  // the source posts all of them at once
   const size_t end = in.next + copy_some_buckets(*in.flow, in.next, *in.in_place);
   for (; in.next < end; ++in.next) {
@@ -278,7 +250,7 @@ bool WeightSync::Engine::copy_in_place(Incoming& in) {
 }
 
 // To the ranks that this one feeds, as it came.
-bool WeightSync::Engine::pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes) {
+bool BucketEngine::pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes) {
   bool moved = false;
   for (size_t i = 0; i < in.passes.size(); ++i) {
     Outgoing& out = *in.passes[i];
@@ -296,22 +268,8 @@ bool WeightSync::Engine::pass_on(Incoming& in, const std::byte* slot, int64_t pa
   return moved;
 }
 
-// At the end: the same version everywhere and no error anywhere, or the same error on every rank.
-void WeightSync::Engine::agree() {
-  const int64_t of_rank_0 = comm_.broadcast_value(next_version_, 0);
-  const auto failure = comm::failure_of_any(comm_, [&] {
-    if (error_) throw *error_;
-    VALIDATE(next_version_ == of_rank_0, ExitCode::internal, "weight sync of version ",
-             next_version_, " while rank 0 syncs version ", of_rank_0);
-  });
-  if (!failure) return;
-  running_ = false;
-  version_ = never;  // the targets hold a mixture
-  throw UserError(failure->code, failure->message);
-}
-
 // The shard as sent, for the comparison of the next delta. Not needed with bitmaps.
-void WeightSync::Engine::remember() {
+void BucketEngine::remember() {
   const bool wanted = !shard_elements_.empty() && sources_.changed.empty() &&
                       std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) {
                         return !out.flow->passed_on() && may_send_deltas(*out.flow);

@@ -130,25 +130,48 @@ TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes) {
           (source ? run.source_stride : run.target_stride) * element_bytes};
 }
 
-void pack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
-          std::span<const void* const> sources, std::byte* out) {
+std::optional<OneRun> one_run(std::span<const Piece> pieces, Side side, int64_t element_bytes) {
+  std::optional<OneRun> first;
+  int64_t end = 0;
   for (const Piece& piece : pieces) {
-    const TensorRows rows = rows_of(piece.run, Side::source, element_bytes);
-    copier.start({out, static_cast<const std::byte*>(sources[piece.tensor]) + rows.offset,
+    const TensorRows rows = rows_of(piece.run, side, element_bytes);
+    if (rows.rows > 1 && rows.stride != rows.bytes) return std::nullopt;
+    if (first && (piece.tensor != first->tensor || rows.offset != end)) return std::nullopt;
+    if (!first) first = OneRun{piece.tensor, rows.offset};
+    end = rows.offset + rows.rows * rows.bytes;
+  }
+  return first;
+}
+
+void start_pack(const Copier& copier, std::span<const Piece> pieces, Side side,
+                int64_t element_bytes, std::span<const void* const> tensors, std::byte* out) {
+  for (const Piece& piece : pieces) {
+    const TensorRows rows = rows_of(piece.run, side, element_bytes);
+    copier.start({out, static_cast<const std::byte*>(tensors[piece.tensor]) + rows.offset,
                   rows.rows, rows.bytes, rows.bytes, rows.stride});
     out += rows.rows * rows.bytes;
   }
-  copier.finish();
 }
 
-void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
-            const std::byte* in, std::span<void* const> targets) {
+void start_unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+                  const std::byte* in, std::span<void* const> targets) {
   for (const Piece& piece : pieces) {
     const TensorRows rows = rows_of(piece.run, Side::target, element_bytes);
     copier.start({static_cast<std::byte*>(targets[piece.tensor]) + rows.offset, in, rows.rows,
                   rows.bytes, rows.stride, rows.bytes});
     in += rows.rows * rows.bytes;
   }
+}
+
+void pack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+          std::span<const void* const> sources, std::byte* out) {
+  start_pack(copier, pieces, Side::source, element_bytes, sources, out);
+  copier.finish();
+}
+
+void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+            const std::byte* in, std::span<void* const> targets) {
+  start_unpack(copier, pieces, element_bytes, in, targets);
   copier.finish();
 }
 

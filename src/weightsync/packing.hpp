@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,19 @@ TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes);
 
 std::span<const Piece> pieces_of(const Flow& flow, const Bucket& bucket);
 
+// Bytes of one tensor that follow each other.
+struct OneRun {
+  uint32_t tensor = 0;
+  int64_t offset = 0;  // bytes
+};
+// Where these pieces lie on one side, if they do so one behind the other.
+std::optional<OneRun> one_run(std::span<const Piece> pieces, Side side, int64_t element_bytes);
+
+// Started; the caller calls copier.finish().
+void start_pack(const Copier& copier, std::span<const Piece> pieces, Side side,
+                int64_t element_bytes, std::span<const void* const> tensors, std::byte* out);
+void start_unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
+                  const std::byte* in, std::span<void* const> targets);
 void pack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,
           std::span<const void* const> sources, std::byte* out);
 void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes,

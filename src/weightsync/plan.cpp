@@ -279,13 +279,19 @@ Plan Planner::make() {
   const auto part_of_staging = [](int rings) {
     return std::max(plan::smallest_bucket, plan::node_staging / (2 * rings));
   };
-  options_.node_bucket_bytes = std::min(
-      {options_.node_bucket_bytes, options_.bucket_bytes, part_of_staging(plan.targets_per_node)});
-  passed_bytes_ =
-      std::min({options_.bucket_bytes, plan::passed_bucket, part_of_staging(plan.sources)});
   plan.relay = plan.replicas > 1 && (options_.relay == PlanOptions::Relay::always ||
                                      (options_.relay == PlanOptions::Relay::automatic &&
                                       generators_on.size() > nodes_of_trainers.size()));
+  if (options_.between_devices)
+    options_.bucket_bytes = plan::device_bucket(
+        options_.bucket_bytes, plan::device_flows(plan.sources, plan.slices, plan.replicas,
+                                                  plan.targets_per_node, plan.relay));
+  options_.node_bucket_bytes = std::min(
+      {options_.node_bucket_bytes, options_.bucket_bytes, part_of_staging(plan.targets_per_node)});
+  passed_bytes_ =
+      options_.between_devices
+          ? options_.bucket_bytes
+          : std::min({options_.bucket_bytes, plan::passed_bucket, part_of_staging(plan.sources)});
   const auto places = find_places();
   plan.passes_messages =
       plan.relay || std::any_of(places.begin(), places.end(), [&](const auto& of_slice) {

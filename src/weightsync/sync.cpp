@@ -1,39 +1,13 @@
 #include "trireme/weightsync/sync.hpp"
 
 #include <algorithm>
-#include <map>
 
-#include "engine.hpp"
+#include "bucket_engine.hpp"
+#include "device_engine.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::weightsync {
-SyncTotals WeightSync::Engine::totals(const SyncCounters& counters) const {
-  SyncTotals out;
-  out.version = counters.version;
-  out.weights = plan_.total_bytes;
-  out.bound = plan_.bound_bytes();
-  std::map<int, int64_t> taken;
-  const auto all = comm_.gather_values(counters);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const SyncCounters& one = all[rank];
-    int64_t& node = taken[members_.node_of[rank]];
-    node += one.network_received;
-    out.network += one.network_received;
-    out.busiest_node = std::max(out.busiest_node, node);
-    out.busiest_rank = std::max({out.busiest_rank, one.network_sent, one.network_received});
-    out.in_node += one.bytes_in_node;
-    out.in_place += one.bytes_in_place;
-    out.local += one.bytes_local;
-    out.sent += one.bytes_sent;
-    out.full += one.full_bytes;
-    out.messages += one.messages;
-    out.seconds = std::max(out.seconds, one.seconds);
-    out.stall = std::max(out.stall, one.stall);
-  }
-  out.changed = changed_shares();
-  return out;
-}
 
 std::string describe(const SyncTotals& totals) {
   const auto bytes = [](int64_t count) { return base::human_bytes(static_cast<double>(count)); };
@@ -58,6 +32,8 @@ std::string describe(const SyncTotals& totals) {
         bytes(totals.in_node), " inside nodes",
         totals.in_place > 0 ? base::text(" (", bytes(totals.in_place), " read in place)") : "");
   }
+  if (totals.between_devices > 0)
+    out += base::text(", ", bytes(totals.between_devices), " from GPU to GPU by NCCL");
   out += base::text(", copied ", bytes(totals.local), ", ", totals.messages, " messages");
   if (totals.sent < totals.full)
     out += base::text("; deltas: 1/", ratio(totals.full, totals.sent), " of the bytes");
@@ -85,6 +61,7 @@ WeightSync::WeightSync(const comm::CommView& comm, const base::ShardLayout& sour
                        const base::ShardLayout& target, const Members& members,
                        const SyncOptions& options)
     : comm_(comm), source_(source), target_(target), members_(members), options_(options) {
+  if (options_.plan.between_devices) way_ = std::make_unique<DeviceWay>(comm_, members_);
   set_up({});
 }
 WeightSync::~WeightSync() = default;
@@ -99,7 +76,13 @@ void WeightSync::set_up(const std::vector<size_t>& tensors) {
   const auto layout = [&](const base::ShardLayout& all) {
     return tensors.empty() ? all : all.select(tensors);
   };
-  engine_ = std::make_unique<Engine>(comm_, layout(source_), layout(target_), members_, options);
+  if (way_) {
+    engine_ = std::make_unique<DeviceEngine>(comm_, layout(source_), layout(target_), members_,
+                                             options, *way_);
+  } else {
+    engine_ =
+        std::make_unique<BucketEngine>(comm_, layout(source_), layout(target_), members_, options);
+  }
 }
 
 Sources WeightSync::moved(const Sources& sources) const {

@@ -7,7 +7,9 @@
 
 #include "digest.hpp"
 #include "engine.hpp"
-#include "trireme/base/error.hpp"
+#include "packing.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/comm/device_copies.hpp"
 
 namespace trireme::weightsync {
 namespace {
@@ -21,65 +23,76 @@ struct Record {
 };
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 
-// Digest of a tensor's part of a flow as it lies in `tensors`.
-class FlowDigests {
- public:
-  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, bool device)
-      : flow_(flow), side_(side), element_bytes_(element_bytes), copier_(copier_of(device)) {
-    if (!device) return;  // rows are read where they are
-    int64_t largest = 0;
-    for (const Piece& piece : flow.pieces) {
-      const TensorRows rows = rows_of(piece.run, side, element_bytes);
-      largest = std::max(largest, rows.rows * rows.bytes);
-    }
-    scratch_ =
-        comm::PinnedBuffer(largest, "a bucket of weights", "set a smaller weightsync.bucket_bytes");
-  }
+using Digests = std::map<uint32_t, uint64_t>;  // by tensor
 
-  template <class Pointer>
-  std::map<uint32_t, uint64_t> of(std::span<Pointer const> tensors) const {
-    std::map<uint32_t, uint64_t> digests;
-    XXH3_state_t* state = XXH3_createState();
-    for (size_t p = 0; p < flow_.pieces.size();) {
-      const uint32_t tensor = flow_.pieces[p].tensor;
-      XXH3_64bits_reset(state);
-      for (; p < flow_.pieces.size() && flow_.pieces[p].tensor == tensor; ++p)
-        add(state, flow_.pieces[p].run, static_cast<const std::byte*>(tensors[tensor]));
-      digests[tensor] = XXH3_64bits_digest(state);
+// Of each tensor's part of a flow, as it lies on the host.
+Digests on_host(const Flow& flow, Side side, int64_t element_bytes,
+                std::span<const void* const> tensors) {
+  Digests digests;
+  XXH3_state_t* state = XXH3_createState();
+  for (size_t p = 0; p < flow.pieces.size();) {
+    const uint32_t tensor = flow.pieces[p].tensor;
+    XXH3_64bits_reset(state);
+    for (; p < flow.pieces.size() && flow.pieces[p].tensor == tensor; ++p) {
+      const TensorRows rows = rows_of(flow.pieces[p].run, side, element_bytes);
+      for (int64_t r = 0; r < rows.rows; ++r)
+        XXH3_64bits_update(
+            state, static_cast<const std::byte*>(tensors[tensor]) + rows.offset + r * rows.stride,
+            static_cast<size_t>(rows.bytes));
     }
-    XXH3_freeState(state);
-    return digests;
+    digests[tensor] = XXH3_64bits_digest(state);
   }
+  XXH3_freeState(state);
+  return digests;
+}
 
- private:
-  void add(XXH3_state_t* state, const base::CopyRun& run, const std::byte* tensor) const {
-    const TensorRows rows = rows_of(run, side_, element_bytes_);
-    if (std::byte* scratch = scratch_.data()) {
-      copier_.start(
-          {scratch, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
-      copier_.finish();
-      XXH3_64bits_update(state, scratch, static_cast<size_t>(rows.rows * rows.bytes));
-      return;
+// Of all flows at once: sums of the words' bits, each by its place in the flow's part of a tensor,
+// made where the tensors lie.
+std::vector<Digests> on_device(const std::vector<const Flow*>& flows, Side side,
+                               int64_t element_bytes, std::span<const void* const> tensors) {
+  std::vector<comm::DeviceRows> rows;
+  for (const Flow* flow : flows) {
+    int64_t words = 0;
+    for (size_t p = 0; p < flow->pieces.size(); ++p) {
+      const Piece& piece = flow->pieces[p];
+      if (p > 0 && flow->pieces[p - 1].tensor != piece.tensor) words = 0;
+      const TensorRows at = rows_of(piece.run, side, element_bytes);
+      rows.push_back({static_cast<const std::byte*>(tensors[piece.tensor]) + at.offset, at.rows,
+                      at.bytes, at.stride, words});
+      words += at.rows * at.bytes / comm::summed_word;
     }
-    for (int64_t r = 0; r < rows.rows; ++r)
-      XXH3_64bits_update(state, tensor + rows.offset + r * rows.stride,
-                         static_cast<size_t>(rows.bytes));
   }
+  const std::vector<uint64_t> sums = comm::sum_rows(rows);
+  std::vector<Digests> out;
+  size_t next = 0;
+  for (const Flow* flow : flows) {
+    Digests& digests = out.emplace_back();
+    for (const Piece& piece : flow->pieces) digests[piece.tensor] += sums[next++];
+  }
+  return out;
+}
 
-  const Flow& flow_;
-  Side side_;
-  int64_t element_bytes_;
-  const Copier& copier_;
-  comm::PinnedBuffer scratch_;  // where a device's rows are copied to, a piece at a time
-};
+std::vector<Digests> digests_of(const std::vector<const Flow*>& flows, Side side, bool device,
+                                int64_t element_bytes, std::span<const void* const> tensors) {
+  if (device) return on_device(flows, side, element_bytes, tensors);
+  std::vector<Digests> out;
+  for (const Flow* flow : flows) out.push_back(on_host(*flow, side, element_bytes, tensors));
+  return out;
+}
 
 }  // namespace
 
-std::string WeightSync::Engine::differences(const Sources& sources,
-                                            std::span<void* const> targets) const {
+std::string Engine::differences(const Sources& sources, std::span<void* const> targets) const {
   std::vector<std::vector<Record>> to(static_cast<size_t>(comm_.size()));
+  std::vector<const Flow*> given, got;
   for (const Flow& flow : plan_.sends) {
-    if (flow.passed_on()) continue;
+    if (!flow.passed_on()) given.push_back(&flow);
+    if (flow.route == Route::local) got.push_back(&flow);
+  }
+  for (const Flow& flow : plan_.receives) got.push_back(&flow);
+  const auto sent = digests_of(given, Side::source, options_.device, element_bytes_, sources.data);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Flow& flow = *given[i];
     std::set<int> readers{flow.home};  // and those to whom it may go on
     for (const auto& replica : members_.targets) {
       const int rank = replica[static_cast<size_t>(flow.slice)];
@@ -87,9 +100,7 @@ std::string WeightSync::Engine::differences(const Sources& sources,
                         members_.node_of[static_cast<size_t>(flow.home)];
       if (flow.route == Route::message && (plan_.relay || near)) readers.insert(rank);
     }
-    for (const auto& [tensor, digest] :
-         FlowDigests(flow, Side::source, element_bytes_, options_.device)
-             .of<const void*>(sources.data)) {
+    for (const auto& [tensor, digest] : sent[i]) {
       const Record record{flow.shard, flow.slice, flow.home, tensor, digest};
       for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
     }
@@ -98,17 +109,14 @@ std::string WeightSync::Engine::differences(const Sources& sources,
   for (const Record& record : comm_.all_to_all_values(to))
     expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
   std::set<std::string> differing;
-  auto compare = [&](const Flow& flow) {
-    for (const auto& [tensor, digest] :
-         FlowDigests(flow, Side::target, element_bytes_, options_.device).of<void*>(targets)) {
+  const auto held = digests_of(got, Side::target, options_.device, element_bytes_, targets);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const Flow& flow = *got[i];
+    for (const auto& [tensor, digest] : held[i]) {
       const auto found = expected.find({flow.shard, flow.slice, flow.home, tensor});
       if (found == expected.end() || found->second != digest)
         differing.insert(tensors_[tensor].name);
     }
-  };
-  for (const Flow& flow : plan_.receives) compare(flow);
-  for (const Flow& flow : plan_.sends) {
-    if (flow.route == Route::local) compare(flow);
   }
   std::vector<std::string> names(differing.begin(), differing.end());
   constexpr size_t shown = 5;

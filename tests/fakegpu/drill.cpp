@@ -1,5 +1,6 @@
 // A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way
 // that the command line says. It ends as the program ends. Rank 1 is the one that fails.
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "fakegpu/fake_gpu.hpp"
 #include "trireme/base/error.hpp"
@@ -17,6 +20,7 @@
 #include "trireme/comm/watchdog.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
+#include "trireme/weightsync/sync.hpp"
 
 namespace {
 
@@ -54,6 +58,40 @@ void compute(comm::ShardExchange& exchange, const std::function<void(int pass)>&
   }
 }
 
+// Weights go to a generator that fails in the middle of a sync: its device dies with its process
+// when the others' messages are under way already.
+void sync_weights(const comm::CommView& world, const std::string& what) {
+  const base::TensorSpec spec{"weight", {900, 64}};
+  const auto source = base::ShardLayout::by_rows({spec}, 1),
+             target = base::ShardLayout::by_rows({spec}, 1);
+  weightsync::SyncOptions options;
+  options.device = true;
+  options.delta = weightsync::DeltaScope::off;
+  options.plan.between_devices = true;
+  options.plan.bucket_bytes = 4096;
+  weightsync::WeightSync sync(world, source, target, {{{0}}, {{1}, {2}}, {}}, options);
+  void* memory = nullptr;
+  cudaMalloc(&memory, static_cast<size_t>(spec.elements()) * sizeof(uint16_t));
+  for (int64_t version = 1; version <= 3; ++version) {
+    const trace::Region region{"weight sync", version};
+    if (world.rank() == 1 && version == 2 && what == "killed_generator") {
+      fakegpu::launch(nullptr, {}, [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::raise(SIGKILL);
+      });
+    }
+    weightsync::Sources sources;
+    std::vector<void*> targets;
+    if (world.rank() == 0) {
+      sources.data = {memory};
+    } else {
+      targets = {memory};
+    }
+    sync.run(version, sources, targets);
+  }
+  cudaFree(memory);
+}
+
 void run(const comm::Session& session, const std::string& what) {
   const comm::CommView& world = session.world();
   const bool fails = world.rank() == 1;
@@ -70,11 +108,16 @@ void run(const comm::Session& session, const std::string& what) {
       {"async_error", {.error_at_call = 5}},
       {"async_error_while_waiting", {.error_at_call = 6}},  // the last one of a pass
       {"missing_rank", {.missing_at_call = 5}},
+      {"sync_async_error", {.error_at_call = 40}},
+      {"sync_missing_rank", {.missing_at_call = 40}},
       {"endless_init", {.endless_init = true}},
       {"wrong_interface", {.endless_init = true}}};
   if (fails && faults.contains(what)) fakegpu::set_faults(faults.at(what));
   if (fails && what == "no_memory_at_start")
     fakegpu::set_memory(fakegpu::device_bytes() + 3 * per_rank * sizeof(float));
+  if (what == "killed_generator" || what == "sync_without_faults" || what == "sync_async_error" ||
+      what == "sync_missing_rank")
+    return sync_weights(world, what);
   const auto exchange = make_exchange(world);
   bool called = false;
   compute(*exchange, [&](int pass) {

@@ -49,6 +49,14 @@ class Drills(unittest.TestCase):
         """Its process dies in the middle of a pass: the launcher ends the others, or they find that it is silent."""
         self.expect("killed_rank", (137, 70), r"(?i)signal 9|killed|error: .*(HANG|NCCL)")
 
+    def test_weights_from_gpu_to_gpu(self):
+        """A generator dies, or is never heard of again, or a link goes, in the middle of a weight sync."""
+        done = drill("sync_without_faults")
+        self.assertEqual((done.returncode, re.findall("error", done.stdout)), (0, []), done.stdout)
+        self.expect("killed_generator", (137, 70), r"(?i)signal 9|killed|error: .*(HANG|NCCL)")
+        self.expect("sync_missing_rank", 70, r"error: HANG: ")
+        self.expect("sync_async_error", 70, r"error: (rank 1 \(\S+\): )?NCCL: rank 1 of \d: .*a link to a peer is gone")
+
     def test_endless_init(self):
         """The others wait for the rank in their first communicator, or in that which is split off from it."""
         self.expect("endless_init", 70, r"error: (rank 0 \(\S+\): )?NCCL: rank 0 of \d waits in ncclComm(InitRankConfig|Split) for")

@@ -23,7 +23,10 @@ void wait_for_abort(ncclComm_t comm) {
   static_cast<void>(comm->segment.wait_until([] { return false; }));
 }
 
-void run(ncclComm_t comm, const Exchange& exchange) {
+}  // namespace
+
+void trireme::fakegpu::run_call(ncclComm_t comm,
+                                const std::function<Segment::Outcome()>& exchange) {
   const int call = ++comm->calls;
   const Faults faults = current_faults();
   if (call == faults.missing_at_call) {
@@ -38,6 +41,8 @@ void run(ncclComm_t comm, const Exchange& exchange) {
   --comm->on_streams;
 }
 
+namespace {
+
 ncclResult_t submit(std::vector<Pending> calls) {
   if (calls.empty()) return ncclSuccess;
   const ncclComm_t comm = calls.front().comm;
@@ -51,7 +56,7 @@ ncclResult_t submit(std::vector<Pending> calls) {
       enqueue(call.stream, {.what = call.what,
                             .ranges = call.ranges,
                             .begins = [comm] { ++comm->on_streams; },
-                            .body = [comm, exchange = call.exchange] { run(comm, exchange); },
+                            .body = [comm, exchange = call.exchange] { run_call(comm, exchange); },
                             .keeps = comm->recorded});
     }
     return true;
@@ -161,7 +166,14 @@ Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* i
 
 namespace trireme::fakegpu {
 
-ncclResult_t submit_group() { return submit(std::exchange(group, {})); }
+ncclResult_t submit_group() {
+  if (!group.empty() && messages_wait()) {
+    group.clear();
+    drop_messages();
+    return refuse(ncclInvalidUsage, "the fake NCCL has no groups of collectives and messages");
+  }
+  return messages_wait() ? submit_messages() : submit(std::exchange(group, {}));
+}
 
 }  // namespace trireme::fakegpu
 

@@ -1,4 +1,4 @@
-// Inside of the fake NCCL: communicators, and what its two sources share.
+// Inside of the fake NCCL: communicators, and what its sources share.
 #pragma once
 
 #include <nccl.h>
@@ -56,8 +56,13 @@ Faults current_faults();
 
 // Whether the calling thread is between ncclGroupStart() and ncclGroupEnd().
 bool in_group();
-// Enqueues the collectives that were called in the group.
+// Enqueues the collectives, or the messages, that were called in the group.
 ncclResult_t submit_group();
+bool messages_wait();  // for the end of the group
+ncclResult_t submit_messages();
+void drop_messages();
+// Runs a call in the order of its stream, unless it is one that a fault is wanted at.
+void run_call(ncclComm_t comm, const std::function<Segment::Outcome()>& exchange);
 // Recordings are told apart by the stream that they were made on.
 void note_stream(ncclComm_t comm, cudaStream_t stream);
 

@@ -17,6 +17,11 @@ struct Segment::Mailbox {
   Call call;
   alignas(64) std::byte data[mailbox_bytes];
 };
+struct Segment::Channel {
+  std::atomic<uint64_t> put, taken;  // pieces
+  uint64_t whole, bytes;
+  alignas(64) std::byte data[piece_bytes];
+};
 // Zeros are its first state: whoever makes the file makes it.
 struct Segment::Shared {
   std::atomic<uint64_t> arrivals;
@@ -27,7 +32,8 @@ Segment::Segment(std::string name, int rank, int size, const std::atomic<bool>& 
       rank_(rank),
       size_(size),
       given_up_(given_up),
-      bytes_(alignof(Mailbox) + static_cast<size_t>(size) * sizeof(Mailbox)) {
+      bytes_(alignof(Mailbox) + static_cast<size_t>(size) * sizeof(Mailbox) +
+             static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(Channel)) {
   const int file = shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0)
     throw std::runtime_error("no shared memory for the made-up NCCL");
@@ -44,6 +50,34 @@ Segment::~Segment() {
 
 Segment::Mailbox& Segment::mailbox(int rank) const {
   return reinterpret_cast<Mailbox*>(reinterpret_cast<std::byte*>(shared_) + alignof(Mailbox))[rank];
+}
+
+Segment::Channel& Segment::channel(int from, int to) const {
+  return reinterpret_cast<Channel*>(&mailbox(size_))[from * size_ + to];
+}
+
+bool Segment::put(int to, size_t whole, const std::byte* piece, size_t bytes) {
+  Channel& c = channel(rank_, to);
+  if (c.put != c.taken) return false;
+  c.whole = whole;
+  c.bytes = bytes;
+  std::memcpy(c.data, piece, bytes);
+  ++c.put;
+  return true;
+}
+
+bool Segment::is_taken(int to) const {
+  const Channel& c = channel(rank_, to);
+  return c.put == c.taken;
+}
+
+Segment::Taken Segment::take(int from, size_t whole, std::byte* piece, size_t bytes) {
+  Channel& c = channel(from, rank_);
+  if (c.put == c.taken) return Taken::nothing;
+  if (c.whole != whole || c.bytes != bytes) return Taken::mismatch;
+  std::memcpy(piece, c.data, bytes);
+  ++c.taken;
+  return Taken::piece;
 }
 
 Call Segment::call_of(int rank) const { return mailbox(rank).call; }

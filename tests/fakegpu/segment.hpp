@@ -1,5 +1,5 @@
 // How the ranks of a made-up NCCL communicator meet: one mailbox each in a piece of shared memory,
-// one collective after the other.
+// one collective after the other, and a channel from each rank to each for messages.
 #pragma once
 
 #include <atomic>
@@ -33,12 +33,22 @@ class Segment {
   Outcome show(const Call& call, const void* data, size_t bytes,
                const std::function<void(int rank, const std::byte* shown)>& see);
   Call call_of(int rank) const;
+
+  // A piece of a message of `whole` bytes to another rank; false: the one before is still there.
+  static constexpr size_t piece_bytes = size_t{16} << 10;
+  bool put(int to, size_t whole, const std::byte* piece, size_t bytes);
+  bool is_taken(int to) const;  // all that was put
+  // The next piece from another rank. mismatch: it is of a message of another length.
+  enum class Taken : uint8_t { nothing, piece, mismatch };
+  Taken take(int from, size_t whole, std::byte* piece, size_t bytes);
   bool wait_until(const std::function<bool()>& done) const;  // false: given up
 
  private:
   struct Mailbox;
+  struct Channel;
   struct Shared;
   Mailbox& mailbox(int rank) const;
+  Channel& channel(int from, int to) const;
 
   std::string name_;
   int rank_, size_;

@@ -20,6 +20,7 @@
 #include "support/nccl_soak.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/zero/replica_check.hpp"
 #include "unit/generate/tiny_model.hpp"
@@ -157,6 +158,105 @@ TEST_F(SeveralRanks, BringWeightsByTheTrainersGathers) {
             << spec.parameters[p].spec.name << ", degree " << degree << ", version " << version;
       }
       EXPECT_EQ(weights.release() > 0, true) << "they come again with the next sync";
+    }
+  }
+}
+
+struct Apart {
+  const char *trainers, *generators;
+  int degree = 1;
+  bool freezes = false;
+};
+std::vector<Apart> apart(int ranks) {
+  if (ranks < 4) return {{"0-0", "1-1"}, {"1-1", "0-0", 1, true}};
+  return {{"0-0", "1-3"}, {"0-2", "3-3"}, {"0-1", "1-2", 2}, {"3-3", "0-1", 2, true}};
+}
+
+std::string name_of(const Apart& a) {
+  return base::text("trainers ", a.trainers, ", generators ", a.generators, ", degree ", a.degree);
+}
+
+// A rank's weights in a job with these roles; null where it lacks the role.
+struct RankApart {
+  RankApart(const Apart& a, config::SharedMemory shared) : spec(spec_for_ranks(2)) {
+    for (size_t p = 0; a.freezes && p + 2 < spec.parameters.size(); ++p)
+      spec.parameters[p].trainable = false;
+    options.model.dtype = config::ComputeType::bf16;
+    options.ranks.trainer = a.trainers;
+    options.ranks.generator = options.ranks.reward = a.generators;
+    options.generate.tensor_parallel = a.degree;
+    options.weightsync.shared_memory = shared;
+    options.weightsync.bucket_bytes.count = 3000;
+    roles.emplace(comm::make_roles(options, world()));
+    if (roles->trainer)
+      actor = driver::make_sharded(roles->trainers, spec, gpu(),
+                                   {.compute = config::DType::bf16, .rings = roles->rings});
+    if (roles->generator)
+      weights.emplace(spec, config::DType::bf16, roles->generators.place(comm::Axis::tensor),
+                      a.degree, generate::Place::device);
+    bridge.emplace(options, *roles, spec, gpu(), false);
+  }
+  weightsync::SyncTotals sync(int64_t version) {
+    const auto scale = static_cast<float>(version);
+    if (actor) {
+      actor->load([&](size_t p, const base::Block& block, float* out) {
+        initial_rows(spec, p, block, out);
+        for (int64_t i = 0; i < block.elements(); ++i) out[i] *= scale;
+      });
+    }
+    return bridge->totals(bridge->run(version, actor.get(), weights ? &*weights : nullptr));
+  }
+  // Bytes of its slices that another rank may have to send; all of them where it does not train.
+  int64_t slice_bytes(bool all) const {
+    int64_t bytes = 0;
+    for (size_t p = 0; weights && p < spec.parameters.size(); ++p) {
+      if (all || spec.parameters[p].trainable) bytes += 2 * weights->block(p).elements();
+    }
+    return bytes;
+  }
+
+  model::ModelSpec spec;
+  config::Options options;
+  std::optional<comm::Roles> roles;
+  std::unique_ptr<zero::ShardedModel> actor;
+  std::optional<GeneratorWeights> weights;
+  std::optional<driver::WeightBridge> bridge;
+};
+
+// Roles apart: by NCCL's messages, the bits of the way through the host, the bytes that generators
+// take.
+TEST_F(SeveralRanks, BringWeightsFromGpuToGpu) {
+  for (const Apart& a : apart(world().size())) {
+    SCOPED_TRACE(name_of(a));
+    RankApart here(a, config::SharedMemory::automatic), there(a, config::SharedMemory::never);
+    EXPECT_NE(here.bridge->describe().find("by NCCL"), std::string::npos);
+    for (int64_t version = 1; version <= 3; ++version) {
+      if (version == 3 && here.weights) here.weights->release();  // frozen ones are sent again
+      const auto totals = here.sync(version);
+      const auto through_host = there.sync(version);
+      const bool all = version != 2;
+      EXPECT_EQ(totals.messages, 0);
+      EXPECT_GT(through_host.messages, 0);
+      EXPECT_EQ(through_host.between_devices, 0);
+      EXPECT_EQ(totals.between_devices + totals.local, world().sum(here.slice_bytes(all)));
+      for (size_t p = 0; here.weights && p < here.spec.parameters.size(); ++p) {
+        if (version == 3 && !here.spec.parameters[p].trainable) continue;  // others, see below
+        EXPECT_TRUE(
+            at::equal(here.weights->tensor(p).to(at::kCPU), there.weights->tensor(p).to(at::kCPU)))
+            << here.spec.parameters[p].spec.name << ", version " << version;
+      }
+      const auto whole = whole_parameters(here.spec);
+      for (size_t p = 0; here.weights && p < whole.size(); ++p) {
+        const bool sent = all || here.spec.parameters[p].trainable;
+        const base::Block block = here.weights->block(p);
+        at::Tensor slice = whole[p]
+                               .mul(sent ? static_cast<float>(version) : 1.f)
+                               .to(at::kBFloat16)
+                               .narrow(0, block.row, block.rows);
+        if (slice.dim() > 1) slice = slice.narrow(1, block.column, block.columns);
+        EXPECT_TRUE(at::equal(here.weights->tensor(p).to(at::kCPU), slice))
+            << here.spec.parameters[p].spec.name << ", version " << version;
+      }
     }
   }
 }

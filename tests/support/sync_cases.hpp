@@ -18,8 +18,8 @@ TEST_P(SyncIn, EveryMixOfRolesAndTransports) {
         llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
     for (const Transport& transport : transports(GetParam().options, GetParam().bucket_bytes)) {
       SCOPED_TRACE(testing::Message() << roles.name << ", " << transport.name);
-      WeightSync sync(world(), source, target, transport.of(roles.members), transport.options);
       Member member(source, target, roles.members, GetParam());
+      WeightSync sync(world(), source, target, transport.of(roles.members), transport.options);
       for (const int64_t version : {3, 4, 9}) {
         const Sources sources = member.sources(version, version > 3);
         const auto targets = member.targets();
@@ -39,8 +39,8 @@ TEST_P(SyncIn, ADifferenceInMemoryIsFoundAndHealedByAWholeSync) {
   const base::ShardLayout source =
       base::ShardLayout::by_rows(llama_tensors(odd_shape()), world().size());
   const base::ShardLayout target = llama_slices(odd_shape(), 1);
-  WeightSync sync(world(), source, target, members, GetParam().options);
   Member member(source, target, members, GetParam());
+  WeightSync sync(world(), source, target, members, GetParam().options);
   const Sources sources = member.sources(1, false);
   const auto targets = member.targets();
   sync.run(1, sources, targets);

@@ -103,6 +103,13 @@ inline std::vector<Transport> transports(const SyncOptions& of_place = {},
   relay_by_rings.plan.relay = PlanOptions::Relay::always;
   SyncOptions no_relay = small;
   no_relay.plan.relay = PlanOptions::Relay::never;
+  if (of_place.plan.between_devices)  // one way of messages, passed on or not
+    return {{"one node", small},
+            {"nodes of one", no_relay, 1},
+            {"nodes of two", no_relay, 2},
+            {"relay, nodes of one", relay, 1},
+            {"relay, nodes of two", relay, 2},
+            {"defaults", of_place}};
   std::vector<Transport> out{{"rings", small},
                              {"messages", messages},
                              {"messages, nodes of one", messages, 1},

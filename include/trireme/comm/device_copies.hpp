@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace trireme::comm {
 
@@ -27,5 +29,21 @@ struct RowCopy {
 // side may be used again, or read, after finish_copies() only.
 void start_copy(const RowCopy& copy);
 void finish_copies();
+
+// Rows in the device's memory; bytes, each row of whole words.
+struct DeviceRows {
+  const std::byte* from = nullptr;
+  int64_t rows = 0;
+  int64_t bytes = 0;
+  int64_t stride = 0;
+  int64_t first = 0;  // number of the first word
+};
+inline constexpr int64_t summed_word = 2;  // bytes
+
+// Of each of them a sum of its words as integers, modulo 2^64, in which a word counts (2 n + 1)
+// times, n its number, those of a row behind those of the row before: sums of the parts of
+// something add up to that of the whole, and words that changed places change it. After all work
+// on the device's default stream so far; waits for it.
+std::vector<uint64_t> sum_rows(std::span<const DeviceRows> rows);
 
 }  // namespace trireme::comm

@@ -3,16 +3,26 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
 
 namespace trireme::plan {
 
-// On GPUs where every generator trains, too: the trainers' own gathers bring each stage whole, and
-// a generator copies its slice of it; nothing goes through host memory. Not with other
-// weightsync.shared_memory than "auto".
-bool gathers_weights(const config::Options& options, const config::RoleMap& roles, bool on_device);
+// How a weight sync's bytes go, unless generators read the trainers' weights in place.
+enum class SyncWay : uint8_t {
+  buckets,   // in host memory, between processes
+  gathers,   // the trainers' own bring each stage whole; a generator copies its slice of it
+  messages,  // from GPU to GPU, each slice from those that have it
+};
+// On GPUs nothing goes through host memory, with weightsync.shared_memory = "auto": by gathers
+// where every generator trains, too, else by messages unless ranks that take part share a GPU,
+// which NCCL refuses.
+SyncWay sync_way(const config::Options& options, const config::RoleMap& roles, bool on_device,
+                 bool shares_devices);
+// The ranks of a sync, ascending.
+std::vector<int> sync_ranks(const config::RoleMap& roles);
 
 // Whether a sync sends only changed weights: on CPUs, if some flow uses messages
 // (weightsync.delta). A GPU's weights would have to be copied to the host to be compared.

@@ -81,7 +81,17 @@ double rollout_seconds(const Machine& machine, const GenerationWork& work, doubl
 double sync_seconds(const Machine& machine, double bytes, int trainers, int tensor_parallel,
                     int per_node);
 
-// The same by the trainers' gathers, where each rank copies its slice (gathers_weights()).
+// The same from GPU to GPU (SyncWay::messages): a trainer sends its shard to each node of
+// generators, or to one of them where these are more nodes than the trainers'; inside a node it is
+// passed on; what is packed is read and written on both sides.
+struct DeviceSync {
+  int trainers = 1, tensor_parallel = 1, replicas = 1;
+  int trainer_nodes = 1, generator_nodes = 1;
+  bool one_node = true;  // has all of them
+};
+double device_sync_seconds(const Machine& machine, double bytes, const DeviceSync& sync);
+
+// The same by the trainers' gathers, where each rank copies its slice (SyncWay::gathers).
 double gathered_sync_seconds(const Machine& machine, double bytes, int stages, int trainers,
                              int tensor_parallel, int per_node);
 

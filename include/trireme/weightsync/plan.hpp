@@ -32,6 +32,8 @@ struct PlanOptions {
   int64_t bucket_bytes = int64_t{8} << 20;        // between nodes
   int64_t node_bucket_bytes = plan::node_bucket;  // inside a node
   int64_t element_bytes = 2;
+  bool between_devices = false;  // from GPU to GPU: all flows under way at a time, in buckets of
+                                 // plan::device_bucket()
   enum class Relay : uint8_t {
     automatic,
     never,

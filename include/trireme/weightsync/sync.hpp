@@ -5,11 +5,12 @@
 // itself is copied by who wants it.
 //
 // Memory on both sides is the host's, or that of this rank's device: then its copy engines fill and
-// empty the buckets, which are host memory.
+// empty the buckets, which are host memory. Or buckets go from device to device in rounds
+// (comm/device_messages.hpp), and the host sees none of them.
 //
-// Every bucket carries version, number and (with verify) XXH3 of its payload; of what is read in
-// place a sample is compared. A sync moves O(peers x buckets) messages, none per tensor, and ends
-// with one agreement: either all ranks have the new version, or all throw.
+// In host memory every bucket carries version, number and (with verify) XXH3 of its payload; of
+// what is read in place a sample is compared. A sync moves O(peers x buckets) messages, none per
+// tensor, and ends with one agreement: either all ranks have the new version, or all throw.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct SyncOptions {
   bool in_place = true;       // targets copy from sources of their node whose tensors all lie in
                               // SharedWindows; not to relays, nor with DeltaScope::everywhere
   bool device = false;  // tensors lie on this rank's current device (enable_device_exchange()); its
-                        // default stream is waited for. Without deltas
+                        // default stream is waited for. Without deltas; with
+                        // plan.between_devices nothing goes through the host
   int in_flight = trireme::plan::buckets_in_flight;  // buckets per flow
   PlanOptions plan;
   comm::ParallelFor parallel_for{};  // for copies from sources in place, and of this rank to
@@ -51,9 +53,10 @@ struct SyncCounters {
   int64_t bytes_sent =
       0;  // payload that left this rank, after delta encoding, once for each rank that takes it
   int64_t bytes_received = 0;
-  int64_t bytes_local = 0;     // copied inside the rank
-  int64_t bytes_gathered = 0;  // that came with the trainers' gathers
-  int64_t bytes_in_node = 0;   // of bytes_received: from ranks of the node
+  int64_t bytes_local = 0;            // copied inside the rank
+  int64_t bytes_gathered = 0;         // that came with the trainers' gathers
+  int64_t bytes_between_devices = 0;  // of bytes_sent: from device to device
+  int64_t bytes_in_node = 0;          // of bytes_received: from ranks of the node
   int64_t bytes_in_place = 0;  // of bytes_in_node: from the sources' memory, without a bucket
   int64_t network_sent = 0;    // of bytes_sent: to other nodes
   int64_t network_received = 0;
@@ -74,17 +77,18 @@ struct ChangedShare {
 // A sync of all ranks, the same on every one of them.
 struct SyncTotals {
   int64_t version = 0;
-  int64_t weights = 0;       // bytes of all tensors, once
-  int64_t network = 0;       // bytes between nodes
-  int64_t busiest_node = 0;  // most of them that one node took
-  int64_t busiest_rank = 0;  // most of them that one rank sent or took
-  int64_t bound = 0;         // the least that the busiest rank can have without deltas
-  int64_t in_node = 0;       // bytes passed between ranks of a node
-  int64_t in_place = 0;      // of these, read where the sources have them
-  int64_t local = 0;         // bytes copied inside ranks
-  int64_t gathered = 0;      // bytes that trainers' gathers brought to ranks
-  int64_t sent = 0;          // bytes after delta encoding
-  int64_t full = 0;          // and what they would be without
+  int64_t weights = 0;          // bytes of all tensors, once
+  int64_t network = 0;          // bytes between nodes
+  int64_t busiest_node = 0;     // most of them that one node took
+  int64_t busiest_rank = 0;     // most of them that one rank sent or took
+  int64_t bound = 0;            // the least that the busiest rank can have without deltas
+  int64_t in_node = 0;          // bytes passed between ranks of a node
+  int64_t in_place = 0;         // of these, read where the sources have them
+  int64_t local = 0;            // bytes copied inside ranks
+  int64_t gathered = 0;         // bytes that trainers' gathers brought to ranks
+  int64_t between_devices = 0;  // bytes that went from device to device
+  int64_t sent = 0;             // bytes after delta encoding
+  int64_t full = 0;             // and what they would be without
   int64_t messages = 0;
   double seconds = 0;                   // of the slowest rank
   double stall = 0;                     // most that one rank waited for others
@@ -110,6 +114,9 @@ struct Sources {
 SyncCounters sync_shared(const comm::CommView& comm, int64_t version,
                          std::span<const void* const> tensors, std::span<const int64_t> bytes);
 
+class DeviceWay;
+class Engine;
+
 class WeightSync {
  public:
   // Collective over `comm`, which holds every member (and may hold ranks without a role). Allocates
@@ -127,8 +134,9 @@ class WeightSync {
   // fit.
   SyncCounters run(int64_t version, const Sources& sources, std::span<void* const> targets);
 
-  // Collective. Compares digests of every piece that the last sync moved in the sources' memory and
-  // in the targets' memory, buckets that were passed on with their origin.
+  // Collective. Compares digests (sums of bits, where it lies on a device) of every piece that the
+  // last sync moved in the sources' memory and in the targets' memory, buckets that were passed on
+  // with their origin.
   // "" when they agree; else which rank differs in which tensors, the same on every rank.
   std::string differences(const Sources& sources, std::span<void* const> targets);
 
@@ -140,7 +148,6 @@ class WeightSync {
   SyncTotals totals(const SyncCounters& counters) const;
 
  private:
-  class Engine;
   void set_up(const std::vector<size_t>& tensors);
   Sources moved(const Sources& sources) const;
   std::vector<void*> moved(std::span<void* const> targets) const;
@@ -149,8 +156,9 @@ class WeightSync {
   base::ShardLayout source_, target_;
   Members members_;
   SyncOptions options_;
-  std::vector<size_t> moving_;  // empty: all
-  bool all_arrived_ = false;    // once
+  std::vector<size_t> moving_;      // empty: all
+  bool all_arrived_ = false;        // once
+  std::unique_ptr<DeviceWay> way_;  // null: through host memory
   std::unique_ptr<Engine> engine_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "small_jobs.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/plan/decisions.hpp"
 #include "trireme/plan/job.hpp"
 
 namespace trireme::test {
@@ -152,6 +153,27 @@ TEST(GeneratorWeights, LeaveADeviceToTrainersWhereTheyTakeTurns) {
   }
 }
 
+TEST(SyncWays, FollowRolesDevicesAndTheDeck) {
+  using enum plan::SyncWay;
+  const config::RoleMap together{{0, 1, 2, 3}, {1, 2}, {0}}, apart{{0, 1}, {2, 3}, {0}},
+      overlap{{2, 0}, {2, 1}, {3}};
+  config::Options options;
+  EXPECT_EQ(plan::sync_way(options, together, true, false), gathers);
+  EXPECT_EQ(plan::sync_way(options, together, true, true), gathers);
+  EXPECT_EQ(plan::sync_way(options, together, false, false), buckets);
+  for (const auto& roles : {apart, overlap}) {
+    EXPECT_EQ(plan::sync_way(options, roles, true, false), messages);
+    EXPECT_EQ(plan::sync_way(options, roles, true, true), buckets);
+    EXPECT_EQ(plan::sync_way(options, roles, false, false), buckets);
+  }
+  EXPECT_EQ(plan::sync_ranks(overlap), (std::vector<int>{0, 1, 2}));
+  for (const auto shared : {config::SharedMemory::buckets, config::SharedMemory::never}) {
+    options.weightsync.shared_memory = shared;
+    EXPECT_EQ(plan::sync_way(options, together, true, false), buckets);
+    EXPECT_EQ(plan::sync_way(options, apart, true, false), buckets);
+  }
+}
+
 TEST(Communicators, OfTheSameRanksShareTheirConnections) {
   const auto nccl = [](const std::vector<std::string>& overrides, int nodes) {
     return bytes_of(plan::memory_of_rank(job_of(overrides, nodes, 4, gpu()).job(), 0), "process",
@@ -170,9 +192,13 @@ TEST(Communicators, OfTheSameRanksShareTheirConnections) {
            2),
       3 * own_communicator + 2 * split_communicator)
       << "a reference of six ranks, which four do not divide";
-  EXPECT_EQ(nccl({"ranks.trainer=0-1", "ranks.reward=2-3", "ranks.generator=2-3"}, 1),
-            own_communicator + split_communicator)
-      << "a trainer has the actor's and the critic's";
+  const std::vector<std::string> apart{"ranks.trainer=0-1", "ranks.reward=2-3",
+                                       "ranks.generator=2-3"};
+  EXPECT_EQ(nccl(apart, 1), 2 * own_communicator + split_communicator)
+      << "a trainer has the actor's and the critic's, and that to the generators";
+  auto buckets = apart;
+  buckets.emplace_back("weightsync.shared_memory=buckets");
+  EXPECT_EQ(nccl(buckets, 1), own_communicator + split_communicator) << "by the host";
 }
 
 TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {

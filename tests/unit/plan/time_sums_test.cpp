@@ -113,6 +113,31 @@ TEST(TimeSums, OfASyncTheSlowerSideCounts) {
       << "a replica of sixteen receives";
 }
 
+TEST(TimeSums, OfASyncFromGpuToGpuBytesCrossTheLinkThatIsSlowest) {
+  const auto seconds = [](double sent, double network, double link, double packed) {
+    const double moves = std::max(sent / 4, std::max(network / 4, link / 16)),
+                 copies = 2 * packed / 8;
+    return std::max(moves, copies) + plan::overlap_loss * std::min(moves, copies);
+  };
+  const auto sync = [](const plan::DeviceSync& how) {
+    return plan::device_sync_seconds(slow(), 160, how);
+  };
+  EXPECT_DOUBLE_EQ(sync({.trainers = 4, .tensor_parallel = 2, .replicas = 2}),
+                   seconds(0, 0, 2 * 40, 80 + 80))
+      << "a node: each trainer sends its shard to two replicas";
+  const plan::DeviceSync far{.trainers = 4,
+                             .tensor_parallel = 2,
+                             .replicas = 8,
+                             .trainer_nodes = 2,
+                             .generator_nodes = 2,
+                             .one_node = false};
+  EXPECT_DOUBLE_EQ(sync(far), seconds(2 * 40, 160 / 8.0, 80 - 20, 80 + 80))
+      << "to two nodes, that pass it on";
+  plan::DeviceSync relay = far;
+  relay.generator_nodes = 4;
+  EXPECT_DOUBLE_EQ(sync(relay), seconds(40, 160 / 4.0, 80 - 40, 40 + 80)) << "once";
+}
+
 TEST(TimeSums, OfASyncByGathersWholeWeightsComeToEachRank) {
   const double gathers = 160 * 3 / 4.0 / 16 + 4 * 3 * plan::collective_latency, copies = 160 / 8.0;
   EXPECT_DOUBLE_EQ(plan::gathered_sync_seconds(slow(), 160, 4, 4, 2, 8),
