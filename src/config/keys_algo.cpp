@@ -80,14 +80,16 @@ void add_dpo_keys(KeyList<Options>& keys) {
 void add_distill_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.distill.coef),
            "sft, ppo: weight of the divergence from a frozen teacher, reference.path. sft compares "
-           "distributions at each token that is trained, ppo log-probs of the tokens that were "
-           "drawn (on-policy distillation). 0: there is no teacher.")
+           "distributions at each token that is trained, ppo by algo.distill.policy at each token "
+           "that the student drew (on-policy distillation). 0: there is no teacher.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(algo.distill.policy),
            "ppo: advantage: coef x (teacher's - student's log-prob at sampling) is added to the "
            "advantages, as in Tinker and NeMo-RL; policy_gradient: the same of the current "
-           "log-probs, as in verl; k2, k3: coef x that estimate of the KL is added to the loss.");
+           "log-probs, as in verl; k2, k3: coef x that estimate of the KL is added to the loss; "
+           "distribution: coef x the divergence of the two distributions is, by the keys below "
+           "(GKD).");
   keys.add(KEY(algo.distill.discount),
            "ppo, policy = \"advantage\": discount of later tokens' log-ratios; 0: a token's own.")
       .range(0, 1);
@@ -95,15 +97,15 @@ void add_distill_keys(KeyList<Options>& keys) {
            "sft: weight of the language-model loss on the data, beside the divergence.")
       .at_least(0);
   keys.add(KEY(algo.distill.beta),
-           "sft: 0: KL(teacher || student), the forward one. 1: KL(student || teacher), the "
-           "reverse one. "
+           "Of distributions (sft; ppo with policy = \"distribution\"), as the keys below: 0: "
+           "KL(teacher || student), the forward one. 1: KL(student || teacher), the reverse one. "
            "Between: the generalised Jensen-Shannon divergence (arXiv 2306.13649, as in TRL).")
       .range(0, 1);
   keys.add(KEY(algo.distill.temperature),
-           "sft: both models' logits are divided by this; no factor of its square.")
+           "Both models' logits are divided by this; no factor of its square.")
       .above(0);
   keys.add(KEY(algo.distill.top_k),
-           "sft: most likely tokens that are compared; 0: the whole vocabulary. With support = "
+           "Most likely tokens that are compared; 0: the whole vocabulary. With support = "
            "\"teacher\" a rank keeps only so many log-probs of the teacher for each token.")
       .range(0, 65536);
   keys.add(KEY(algo.distill.support), "top_k: whose most likely tokens.");
@@ -113,8 +115,7 @@ void add_distill_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.distill.log_prob_min), "rest = \"none\": least log-prob of either model.")
       .below(0);
   keys.add(KEY(algo.distill.loss_max),
-           "Most of a token's divergence: sft with rest = \"none\"; ppo with policy_gradient, k2, "
-           "k3.")
+           "Most of a token's divergence: with rest = \"none\"; ppo with policy_gradient, k2, k3.")
       .above(0);
 }
 

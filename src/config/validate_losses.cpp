@@ -144,7 +144,7 @@ std::vector<std::string> dpo_mistakes(const Options& options) {
 
 namespace {
 
-// The keys of sft alone.
+// The keys that a comparison of drawn tokens does not have.
 DistillOptions of_distributions(const DistillOptions& distill) {
   DistillOptions out = distill;
   const DistillOptions initial;
@@ -157,9 +157,6 @@ DistillOptions of_distributions(const DistillOptions& distill) {
 
 void distribution_mistakes(const DistillOptions& distill, Mistakes& mistakes) {
   const DistillOptions initial;
-  mistakes.refuse_if(
-      distill.policy != initial.policy || distill.discount != 0,
-      "algo.distill.policy and discount are for ppo (sft has no advantages): remove them");
   mistakes.refuse_if(
       distill.top_k == 0 && (distill.support != initial.support || distill.rest != initial.rest),
       "algo.distill.support and rest are for algo.distill.top_k, and it is 0 (the "
@@ -175,12 +172,28 @@ void distribution_mistakes(const DistillOptions& distill, Mistakes& mistakes) {
                      "or renormalise");
 }
 
+void off_policy_mistakes(const DistillOptions& distill, Mistakes& mistakes) {
+  mistakes.refuse_if(
+      distill.policy != DistillOptions{}.policy || distill.discount != 0,
+      "algo.distill.policy and discount are for ppo (sft has no advantages): remove them");
+  distribution_mistakes(distill, mistakes);
+}
+
 void on_policy_mistakes(const Options& options, Mistakes& mistakes) {
   const DistillOptions& distill = options.algo.distill;
-  mistakes.refuse_if(!(of_distributions(distill) == DistillOptions{}),
-                     "algo.distill: beta, temperature, top_k, support, rest, log_prob_min and "
-                     "nll_coef are for sft (ppo compares log-probs of the tokens that were drawn): "
-                     "remove them");
+  if (distill.in_steps()) {
+    mistakes.refuse_if(distill.nll_coef > 0,
+                       "algo.distill.nll_coef is for sft (ppo has no data to learn by heart): "
+                       "remove it, or use actor.ptx_coef");
+    distribution_mistakes(distill, mistakes);
+  } else {
+    mistakes.refuse_if(!(of_distributions(distill) == DistillOptions{}),
+                       "algo.distill: beta, temperature, top_k, support, rest, log_prob_min and "
+                       "nll_coef are for sft and, without nll_coef, for algo.distill.policy = "
+                       "\"distribution\", and it is \"",
+                       to_string(distill.policy),
+                       "\" (it compares log-probs of the tokens that were drawn): remove them");
+  }
   mistakes.refuse_if(options.algo.kl.init_coef != 0 || options.algo.kl.target,
                      "algo.distill.coef = ", distill.coef,
                      " with algo.kl.init_coef = ", options.algo.kl.init_coef,
@@ -216,7 +229,7 @@ std::vector<std::string> distill_mistakes(const Options& options, Command comman
                      to_string(command), " (it is for sft and ppo): remove it");
   mistakes.refuse_if(options.reference.path.empty(), "algo.distill.coef = ", distill.coef,
                      " without reference.path (the teacher): name its folder");
-  if (command == Command::sft) distribution_mistakes(distill, mistakes);
+  if (command == Command::sft) off_policy_mistakes(distill, mistakes);
   if (command == Command::ppo) on_policy_mistakes(options, mistakes);
   return mistakes.take();
 }

@@ -18,6 +18,19 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                               std::move(options));
 }
 
+std::unique_ptr<zero::ShardedModel> make_reference(const config::Options& options,
+                                                   const comm::Roles& roles,
+                                                   const learn::ModelStart& start,
+                                                   at::Device device) {
+  auto reference = make_sharded(roles.trainers, model::frozen(start.spec), device,
+                                {.name = "reference",
+                                 .compute = options.model.compute(),
+                                 .node_weights = options.train.node_weights,
+                                 .rings = roles.rings});
+  reference->load(start.reader());
+  return reference;
+}
+
 void export_model(const comm::Roles& roles, const learn::ModelStart& start,
                   zero::ShardedModel* model, const std::shared_ptr<const model::KeptFiles>& kept,
                   const std::filesystem::path& folder, model::StoredType type, Weights which) {

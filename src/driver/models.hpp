@@ -21,6 +21,12 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options);
 
+// A frozen model on the trainers: the reference of dpo, a teacher. Collective over the trainers.
+std::unique_ptr<zero::ShardedModel> make_reference(const config::Options& options,
+                                                   const comm::Roles& roles,
+                                                   const learn::ModelStart& start,
+                                                   at::Device device);
+
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its
 // own rows; those of frozen parameters as they are where the model started. Collective over world.
 // `model` is null on ranks that are no trainers. `kept`: of learn::files_for_exports. `type`: of

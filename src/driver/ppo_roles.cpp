@@ -59,11 +59,8 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
     scorer->make_sources(generate::engine_options(options.generate, run.threads.reward.count,
                                                   run.threads.reward.cpus),
                          together ? &trainer->actor() : nullptr);
-    if (config::has_reference_model(options, run.command)) {
-      const learn::ModelStart reference = learn::reference_start(options, actor_start);
-      scorer->add_reference(reference.spec, reference.reader());
-    }
   }
+  start_reference();
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
     generator = std::make_unique<rollout::Generator>(
@@ -98,6 +95,15 @@ void PpoRoles::start_critic() {
                           ", not from the reward model ", passed_over,
                           ", to which the policy's token ids are other tokens: critic.path says "
                           "where else to start"));
+}
+
+void PpoRoles::start_reference() {
+  const bool teaches = config::trainers_have_reference(run.options, run.command);
+  if (!config::has_reference_model(run.options, run.command) || (teaches ? !trainer : !scorer))
+    return;
+  const learn::ModelStart start = learn::reference_start(run.options, actor_start);
+  if (teaches) trainer->add_teacher(make_reference(run.options, run.roles, start, run.device));
+  else scorer->add_reference(start.spec, start.reader());
 }
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {
@@ -206,6 +212,7 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());
     if (trainer->critic()) models.emplace_back("critic", trainer->critic()->memory());
+    if (trainer->teacher()) models.emplace_back("reference", trainer->teacher()->memory());
   }
   const auto work =
       run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;

@@ -78,12 +78,7 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   if (!config::has_reference_model(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
-  auto reference = make_sharded(run_.roles.trainers, model::frozen(start.spec), run_.device,
-                                {.name = "reference",
-                                 .compute = run_.options.model.compute(),
-                                 .node_weights = run_.options.train.node_weights,
-                                 .rings = run_.roles.rings});
-  reference->load(start.reader());
+  auto reference = make_reference(run_.options, run_.roles, start, run_.device);
   reference_ = reference.get();
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }

@@ -69,6 +69,13 @@ Trainer::Trainer(const config::Options& options, const comm::Roles& roles,
       actor_rate_(options.actor, optimizer_steps),
       old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
+  if (refers_ && options.algo.distill.in_steps())
+    teacher_rows_.emplace(options.algo.distill, *actor_, model::AdapterUse::disabled);
+}
+
+void Trainer::add_teacher(std::unique_ptr<zero::ShardedModel> teacher) {
+  teacher_ = std::move(teacher);
+  teacher_rows_.emplace(options_.algo.distill, *teacher_);
 }
 
 void Trainer::set_schedule(int64_t optimizer_steps) {
@@ -96,7 +103,7 @@ std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64
                                        learn::scoring_temperature(options_), device_);
     if (!experience.old_log_probs.defined()) return std::nullopt;
   }
-  if (refers_) {
+  if (refers_ && !teacher_rows_) {
     const trace::Region region{"reference log-probs"};
     experience.ref_log_probs = learn::action_log_probs(
         *actor_, experience.samples, pass, options_.rollout_micro_batch_tokens(),
@@ -128,6 +135,7 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience,
                                      const learn::PretrainingRows& pretraining, int64_t number) {
   learn::UpdateStep step;
   step.sum = [this](std::span<double> values) { sum(values); };
+  step.teacher = teacher_rows_ ? &*teacher_rows_ : nullptr;
   std::vector<ppo::CountedSequence> counted;
   for (const auto& rows : micro_batches) {
     step.micro_batches.push_back(experience.select(rows));
@@ -201,28 +209,25 @@ comm::Then Trainer::take_steps(const ppo::Experience& experience,
 }
 
 void Trainer::average(learn::UpdateReport& report) const {
-  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss,
-                           report.ptx_loss,    report.entropy,    report.positive_nll};
-  const size_t losses = sums.size();
+  std::vector<double> sums;
+  for (const auto loss : learn::UpdateReport::losses) sums.push_back(report.*loss);
+  const auto losses = std::ssize(sums);
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
   sum(sums);
-  std::copy(sums.begin() + static_cast<std::ptrdiff_t>(losses), sums.end(),
-            report.statistics.sums.begin());
+  std::copy(sums.begin() + losses, sums.end(), report.statistics.sums.begin());
   const auto steps = static_cast<double>(std::max<int64_t>(report.steps, 1));
-  report.policy_loss = sums[0] / steps;
-  report.value_loss = sums[1] / steps;
-  report.kl_loss = sums[2] / steps;
-  report.ptx_loss = sums[3] / steps;
-  report.entropy = sums[4] / steps;
-  report.positive_nll = sums[5] / steps;
+  auto mean = sums.begin();
+  for (const auto loss : learn::UpdateReport::losses) report.*loss = *mean++ / steps;
   report.grad_norm /= steps;
   report.critic_grad_norm /= steps;
 }
 
 std::optional<double> Trainer::kl_to_reference(const learn::PipelineTotals& pipeline,
                                                const learn::UpdateReport& update) const {
-  if (options_.algo.kl.use_loss)
-    return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
+  if (teacher_rows_ || options_.algo.kl.use_loss) {
+    const double in_loss = teacher_rows_ ? update.distill_loss : update.kl_loss;
+    return update.actor_steps > 0 ? std::optional(in_loss) : std::nullopt;
+  }
   std::array<double, 2> sums{pipeline.kl, pipeline.sequences};
   sum(sums);
   return sums[0] / std::max(1.0, sums[1]);

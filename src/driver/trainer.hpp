@@ -48,10 +48,16 @@ class Trainer {
 
   zero::ShardedModel& actor() { return *actor_; }
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
+  // The frozen teacher of algo.distill.policy = "distribution"; null: none, or the actor without
+  // its adapter.
+  const zero::ShardedModel* teacher() const { return teacher_.get(); }
   // Threads that worked in the last update(); 0: it was too short to say.
   int threads_worked() const { return meter_.worked(); }
   // The length of the learning-rate schedules that a resumed run began with.
   void set_schedule(int64_t optimizer_steps);
+
+  // That teacher, where it is a model of its own. Collective.
+  void add_teacher(std::unique_ptr<zero::ShardedModel> teacher);
 
   // After the weights were loaded and before a checkpoint is: starts the moving average where the
   // deck asks for one.
@@ -62,9 +68,10 @@ class Trainer {
     old_log_probs_ = old_log_probs;
   }
   // Sets old log-probs, with a critic values, and the reference's log-probs where that is the actor
-  // without its adapter. `version` is that of the weights; unknown (-1): old log-probs are
-  // computed. `progress` is worked on after each micro-batch, and where the trainers `may` they
-  // leave the pass there. Returns the mismatch with the rollout's log-probs; nullopt: they left.
+  // without its adapter and no optimizer step runs it. `version` is that of the weights; unknown
+  // (-1): old log-probs are computed. `progress` is worked on after each micro-batch, and where the
+  // trainers `may` they leave the pass there. Returns the mismatch with the rollout's log-probs;
+  // nullopt: they left.
   std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1,
                                        comm::Progress* progress = nullptr,
                                        comm::May may = comm::May::stay);
@@ -81,7 +88,8 @@ class Trainer {
   void average(learn::UpdateReport& report) const;
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a
   // mean over sequences of their token means; with algo.kl.use_loss the KL in the loss, a mean over
-  // the optimizer steps (OpenRLHF: info["kl"]). nullopt where it was not computed: in the loss
+  // the optimizer steps (OpenRLHF: info["kl"]); with a teacher of distributions the divergence in
+  // the loss. nullopt where it was not computed: in the loss
   // while the actor waits for the critic. Collective.
   std::optional<double> kl_to_reference(const learn::PipelineTotals& pipeline,
                                         const learn::UpdateReport& update) const;
@@ -107,6 +115,8 @@ class Trainer {
   std::unique_ptr<zero::ShardedModel> actor_;
   std::unique_ptr<zero::ShardedModel> critic_;
   bool refers_;  // the reference is the actor without its adapter
+  std::unique_ptr<zero::ShardedModel> teacher_;
+  std::optional<learn::TeacherRows> teacher_rows_;  // of algo.distill.policy = "distribution"
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
   learn::SkippedSteps actor_skips_{options_.train.max_skipped_steps};

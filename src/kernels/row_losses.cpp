@@ -115,6 +115,7 @@ struct RowLossesFunction : torch::autograd::Function<RowLossesFunction> {
       low.add(dz, hidden_of_adapter(rows, head));
     };
     for_each_row_chunk(hidden, head.weight.size(0), add_chunk);
+    context->saved_data.clear();  // what the formula holds is not needed until the graph ends
     return {hidden_grad, weight.by_autograd(), low.by_autograd(), Tensor{}};
   }
 };

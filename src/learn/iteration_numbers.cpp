@@ -273,6 +273,7 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("kl_loss", update.kl_loss);
   if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);
   if (options.actor.positive_nll_coef > 0) metrics.set("positive_nll", update.positive_nll);
+  if (options.algo.distill.in_steps()) metrics.set("distill_loss", update.distill_loss);
   metrics.set("group_reward_std", sums[0] / n);
   metrics.set("return", sums[1] / n);
   metrics.set("mismatch_max", mismatch.max);

@@ -18,21 +18,14 @@ void add_sums(const UnfinishedPart& from, Learning& to) {
   to.pipeline.returns += from.pipeline.returns;
   to.pipeline.sequences += from.pipeline.sequences;
   to.pipeline.masked_tokens += from.pipeline.masked_tokens;
-  to.update.policy_loss += from.update.policy_loss;
-  to.update.value_loss += from.update.value_loss;
-  to.update.kl_loss += from.update.kl_loss;
-  to.update.ptx_loss += from.update.ptx_loss;
-  to.update.entropy += from.update.entropy;
-  to.update.positive_nll += from.update.positive_nll;
+  for (const auto loss : UpdateReport::losses) to.update.*loss += from.update.*loss;
   to.update.statistics += from.update.statistics;
 }
 
 void clear_sums(Learning& learning) {
   learning.pipeline = {};
-  UpdateReport& update = learning.update;
-  update.policy_loss = update.value_loss = update.kl_loss = update.ptx_loss = update.entropy =
-      update.positive_nll = 0;
-  update.statistics = {};
+  for (const auto loss : UpdateReport::losses) learning.update.*loss = 0;
+  learning.update.statistics = {};
 }
 
 }  // namespace

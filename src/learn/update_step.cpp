@@ -54,14 +54,15 @@ ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples)
 }
 
 // Sums of a policy loss over the micro-batches of a step: the loss, its KL and entropy, the
-// loss of sequences with a reward, then ppo::PolicyStatistics.
-constexpr size_t first_statistic = 4;
+// loss of sequences with a reward, the divergence from a teacher, then ppo::PolicyStatistics.
+constexpr size_t first_statistic = 5;
 
 void add_to(UpdateReport& report, const std::vector<double>& sums) {
   report.policy_loss += sums[0];
   report.kl_loss += sums[1];
   report.entropy += sums[2];
   report.positive_nll += sums[3];
+  report.distill_loss += sums[4];
   for (size_t i = 0; i < ppo::PolicyStatistics::count; ++i)
     report.statistics.sums[i] += sums[first_statistic + i];
 }
@@ -112,11 +113,28 @@ at::Tensor positive_sequences(const Samples& samples, at::Device device) {
   return kernels::to_device(out, device);
 }
 
+// Of the action columns of a micro-batch.
+struct ActorRows {
+  kernels::TokenLogProbs head;  // of the drawn tokens
+  at::Tensor divergence;        // f32 [A], from a teacher; undefined: there is none
+  at::Tensor keep;              // bool [A], columns that count (F37); undefined: all
+};
+
+ActorRows actor_rows(const at::Tensor& hidden, const kernels::HeadWeight& head_weight,
+                     const ActionBatch& actions, const config::Options& options, double cap,
+                     TeacherRows* teacher) {
+  const at::Tensor rows = hidden.index_select(0, actions.rows);
+  return {kernels::token_log_probs(rows, head_weight, actions.targets, scoring_temperature(options),
+                                   entropy_mode(options.actor), kernels::vocabulary_chunk,
+                                   options.train.logits_memory.count, cap),
+          teacher ? teacher->divergence(rows, head_weight, cap) : at::Tensor{}, at::Tensor{}};
+}
+
 at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch,
-                      const kernels::TokenLogProbs& head, const at::Tensor& keep,
-                      const ppo::Normalizer& normalizer, const config::Options& options,
-                      double kl_coefficient, DeviceSums& sums) {
+                      const ActorRows& rows, const ppo::Normalizer& normalizer,
+                      const config::Options& options, double kl_coefficient, DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
+  const kernels::TokenLogProbs& head = rows.head;
   ppo::PolicyLossInput input{head.log_probs,
                              batch.column(experience.old_log_probs),
                              batch.column(experience.rollout_log_probs),
@@ -124,7 +142,7 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                              batch.mask,
                              batch.actions.segments,
                              batch.column(experience.sample_log_probs)};
-  input.keep = keep;
+  input.keep = rows.keep;
   const config::DistillOptions& distill = options.algo.distill;
   const at::Tensor teacher =
       distill.coef > 0 ? batch.column(experience.ref_log_probs) : at::Tensor{};
@@ -136,7 +154,7 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
     input.written = written_segments(batch, experience.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
-  at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl, nll = kl;
+  at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl, nll = kl, distilled = kl;
   if (options.algo.kl.use_loss && experience.ref_log_probs.defined()) {
     kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs,
                       batch.mask, batch.actions.segments, options.algo.kl, normalizer);
@@ -148,6 +166,12 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                         batch.actions.segments, how.aggregation, normalizer);
     loss = loss.add(kl, distill.coef);
   }
+  if (rows.divergence.defined()) {
+    distilled = ppo::aggregate(
+        rows.keep.defined() ? ppo::select(rows.divergence, rows.keep) : rows.divergence, batch.mask,
+        batch.actions.segments, how.aggregation, normalizer);
+    loss = loss.add(distilled, distill.coef);
+  }
   if (const auto& coefficient = options.actor.entropy_coef) {
     entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);
     if (*coefficient != 0) loss = loss.sub(entropy, *coefficient);
@@ -157,7 +181,7 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
                             batch.mask, batch.actions.segments, normalizer);
     loss = loss.add(nll, coefficient);
   }
-  sums.add({policy.loss, kl, entropy, nll, policy.sums});
+  sums.add({policy.loss, kl, entropy, nll, distilled, policy.sums});
   if (base::nan_wanted("loss")) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
   return loss;
 }
@@ -211,17 +235,16 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
   int64_t left = std::ssize(step.micro_batches) + std::ssize(step.pretraining);
   for (size_t number = 0; number < step.micro_batches.size(); ++number) {
     const ppo::Experience& experience = step.micro_batches[number];
-    const at::Tensor keep = kept.empty() ? at::Tensor{} : kept[number];
     const DeviceBatch batch(experience, device);
+    if (step.teacher) step.teacher->prepare(batch.actions);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(
         batch.actions.packed,
         [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
-          const auto head = kernels::token_log_probs(
-              hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
-              scoring_temperature(options), entropy_mode(options.actor), kernels::vocabulary_chunk,
-              options.train.logits_memory.count, actor.spec().shape.logit_cap);
-          return actor_loss(experience, batch, head, keep, step.normalizer, options, kl_coefficient,
+          ActorRows rows = actor_rows(hidden, head_weight, batch.actions, options,
+                                      actor.spec().shape.logit_cap, step.teacher);
+          if (!kept.empty()) rows.keep = kept[number];
+          return actor_loss(experience, batch, rows, step.normalizer, options, kl_coefficient,
                             sums);
         },
         zero::reduce_before(--left));

@@ -5,6 +5,7 @@
 
 #include "plan/judge_bytes.hpp"
 #include "trireme/base/checked.hpp"
+#include "trireme/config/models_of.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -44,6 +45,14 @@ double training_operations(const Job& job, const ModelLayout& model, const PassT
   const double again = wish < 0 ? 1 : std::min(wish / layers, 1.0);
   return (1 + backward.inputs + backward.weights) * forward_operations(model, tokens) +
          again * backward.inputs * 2 * matrices_of(model).blocks * tokens.all;
+}
+
+// A teacher of distributions in a step of ppo: its pass, and the student's head once more, whose
+// logits are computed twice, with gradients of rows and weight.
+double teaching_operations(const Job& job, const PassTokens& tokens) {
+  const ModelLayout& teacher = job.models.reference ? *job.models.reference : job.models.actor;
+  return forward_operations(teacher, tokens) +
+         4 * 2 * matrices_of(job.models.actor).head * tokens.targets;
 }
 
 double per_rank(double operations, size_t ranks) {
@@ -116,7 +125,9 @@ ComputeWork compute_work(const Job& job) {
   learn(models.actor);
   if (models.critic) learn(*models.critic);
   const size_t judges = job.roles.reward.size();
-  if (models.reference)
+  const bool in_steps = config::trainers_have_reference(o, job.command);
+  if (in_steps) out.products += per_rank(epochs * teaching_operations(job, tokens), trainers);
+  if (models.reference && !in_steps)
     out.products += per_rank(forward_operations(*models.reference, tokens), judges);
   for (const ModelLayout& model : models.reward_models)
     out.products += per_rank(forward_operations(model, tokens), judges);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <set>
 
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 
 namespace trireme::plan {
@@ -63,17 +64,19 @@ SyncWay sync_way(const Job& job) {
 
 int64_t nccl_bytes(const Job& job, int rank) {
   const bool ppo = job.command == config::Command::ppo;
+  const bool with_trainers = config::trainers_have_reference(job.options, job.command);
   std::vector<std::vector<int>> groups;  // one for each communicator
   const auto add = [&](const std::vector<int>& ranks, size_t count) {
     groups.insert(groups.end(), count, ranks);
   };
   if (is_among(job.roles.trainer, rank)) {
     const size_t trained = job.models.critic ? 2 : 1;
-    add(shard_group(job, rank), trained + (!ppo && job.models.reference ? 1 : 0));
+    add(shard_group(job, rank), trained + (job.models.reference && with_trainers ? 1 : 0));
     if (const auto replicas = replicas_of(job, rank); replicas.size() > 1) add(replicas, trained);
   }
   if (ppo && is_among(job.roles.reward, rank))
-    add(reward_group(job, rank), job.models.reward_models.size() + (job.models.reference ? 1 : 0));
+    add(reward_group(job, rank),
+        job.models.reward_models.size() + (job.models.reference && !with_trainers ? 1 : 0));
   const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
   if (ppo && degree > 1 && is_among(job.roles.generator, rank)) {
     for (const auto& replica :

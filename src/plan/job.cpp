@@ -236,7 +236,7 @@ class RankLedger {
   void frozen_models() {
     const std::vector<int> ranks = reward_group(job_, rank_);
     int64_t most = 0;
-    if (const auto& reference = job_.models.reference) {
+    if (const auto& reference = job_.models.reference; reference && !trainers_have_reference()) {
       sharded("reference", frozen(*reference), ranks, false, options().max_len());
       most = scoring_pass_bytes(
           work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
@@ -266,17 +266,28 @@ class RankLedger {
       const int64_t scored = scoring_tokens(job_, static_cast<int>(job_.roles.trainer.size()));
       const int64_t values = models.critic ? scoring_pass_bytes(work(*models.critic, scored)) : 0;
       scoring(std::max(scoring_pass_bytes(work(models.actor, scored)), values), Phase::log_probs);
-    } else if (models.reference) {
-      sharded("reference", frozen(*models.reference), group, false, options().max_len());
-      scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
-      if (job_.command == config::Command::sft) teacher(*models.reference, tokens);
     }
+    if (trainers_have_reference()) reference_of_trainers(group, tokens);
     if (place_ == Place::device) host_mirrors(group);
     if (place_ == Place::host || options().train.optimizer_offload)
       copies_aside(static_cast<int>(group.size()));
   }
 
-  // learn/distill_objective.cpp
+  bool trainers_have_reference() const {
+    return config::trainers_have_reference(options(), job_.command);
+  }
+  void reference_of_trainers(const std::vector<int>& group, int64_t tokens) {
+    const auto& reference = job_.models.reference;  // none: the actor without its adapter
+    if (reference) {
+      sharded("reference", frozen(*reference), group, false, options().max_len());
+      scoring(scoring_pass_bytes(work(*reference, tokens)), Phase::forward);
+    }
+    const bool ppo = job_.command == config::Command::ppo;
+    if (ppo || (reference && job_.command == config::Command::sft))
+      teacher(reference ? *reference : job_.models.actor, tokens);
+  }
+
+  // learn/teacher_rows.cpp
   void teacher(const ModelLayout& model, int64_t tokens) {
     const config::DistillOptions& distill = options().algo.distill;
     const int64_t vocabulary = head_rows(model);

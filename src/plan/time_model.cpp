@@ -7,6 +7,7 @@
 
 #include "plan/groups.hpp"
 #include "plan/judge_bytes.hpp"
+#include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 
 namespace trireme::plan {
@@ -296,7 +297,8 @@ IterationTime iteration_time(const Job& job) {
       rollout_seconds(job.machine, gen, std::ceil(shape.sequences / replicas), shape.output);
   const int64_t scored = scoring_tokens(job, trainers);
   const int judging = config::reward_shard_size(job.options, job.roles);
-  if (job.models.reference)
+  const bool in_steps = config::trainers_have_reference(job.options, job.command);
+  if (job.models.reference && !in_steps)
     out.reward += shape.scores(*job.models.reference, judges, judging, scoring_tokens(job, judges));
   for (size_t i = 0; i < job.models.reward_models.size(); ++i)
     out.reward +=
@@ -304,6 +306,11 @@ IterationTime iteration_time(const Job& job) {
   out.reward += judging_seconds(job, shape.sequences / judges, shape.input + shape.output);
   out.log_probs = shape.scores(job.models.actor, trainers, group, scored);
   out.train = shape.trains(job.models.actor, trainers, group);
+  if (in_steps) {
+    const ModelLayout& teacher = job.models.reference ? *job.models.reference : job.models.actor;
+    out.train += static_cast<double>(job.options.train.max_epochs) *
+                 shape.scores(teacher, trainers, group, training_tokens(job));
+  }
   if (job.models.critic) {
     out.log_probs += shape.scores(*job.models.critic, trainers, group, scored);
     out.train += shape.trains(*job.models.critic, trainers, group);

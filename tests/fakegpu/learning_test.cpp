@@ -45,6 +45,10 @@ config::Options everything_on() {
   options.algo.kl.use_loss = true;
   options.actor.entropy_coef = 0.01;
   options.algo.advantage.is_correction_enable = true;
+  options.algo.distill.coef = 0.1;
+  options.algo.distill.policy = config::DistillPolicy::distribution;
+  options.algo.distill.beta = 0.5;
+  options.algo.distill.top_k = 5;
   return options;
 }
 
@@ -61,8 +65,14 @@ Learned learn_from(int micro_batches) {
   zero::ShardedModelOptions model_options;
   model_options.compute = config::DType::f32;
   zero::ShardedModel actor(actor_spec, world(), std::nullopt, at::kCPU, model_options),
-      critic(critic_spec, world(), std::nullopt, at::kCPU, model_options);
+      critic(critic_spec, world(), std::nullopt, at::kCPU, model_options),
+      teacher(model::frozen(actor_spec), world(), std::nullopt, at::kCPU, model_options);
   actor.load(initial_reader(actor_spec));
+  teacher.load(
+      [read = initial_reader(actor_spec)](size_t p, const base::Block& block, float* values) {
+        read(p, block, values);
+        for (int64_t i = 0; i < block.elements(); i += 2) values[i] *= 1.5f;
+      });
   critic.load(initial_reader(critic_spec));
 
   const ppo::Experience all = made_up(actor_spec.shape, {3, 4, 5, 6, 7, 8});
@@ -75,6 +85,8 @@ Learned learn_from(int micro_batches) {
   const double tokens = static_cast<double>(all.mask.sum().item<int64_t>()) * world().size();
   step.normalizer = {tokens, static_cast<double>(all.sequences() * world().size()), 1.0};
   const config::Options options = everything_on();
+  learn::TeacherRows teacher_rows(options.algo.distill, teacher);
+  step.teacher = &teacher_rows;
 
   Learned out;
   const int64_t longest = all.samples.length(5);
@@ -105,7 +117,7 @@ Learned on_device(int micro_batches) {
 
 std::vector<double> numbers(const Learned& learned) {
   const learn::UpdateReport& r = learned.report;
-  std::vector<double> out{r.policy_loss, r.kl_loss,   r.entropy,
+  std::vector<double> out{r.policy_loss, r.kl_loss,   r.entropy,         r.distill_loss,
                           r.value_loss,  r.grad_norm, r.critic_grad_norm};
   out.insert(out.end(), r.statistics.sums.begin(), r.statistics.sums.end());
   for (const at::Tensor& column : {learned.log_probs, learned.values}) {
@@ -132,6 +144,7 @@ TEST(DeviceLearning, ItsNumbersAreTheHosts) {
       EXPECT_NEAR(got[i], want[i], 1e-5 * (1 + std::abs(want[i]))) << "number " << i;
     EXPECT_NE(got[0], 0);
     EXPECT_GT(got[2], 0) << "entropy";
+    EXPECT_GT(got[3], 0) << "divergence";
   }
 }
 

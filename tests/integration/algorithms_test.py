@@ -2,6 +2,7 @@
 """Every word of the algorithm's keys from a deck: it runs, differs from its neighbours where the formula does, and where sums go over
 sequences or the whole batch, gives the same numbers at two rank counts."""
 
+import json
 import math
 
 from trireme_run import ROOT, RULE_SOURCE, ProgramTest, main, timeless
@@ -172,7 +173,10 @@ class Algorithms(ProgramTest):
                   "algo.advantage.no_std_norm=true", "reward.source.0.rule=none", "reward.source.0.pattern=", "reward.source.0.length_target=0",
                   "reward.source.0.length_weight=0", "actor.warmup_ratio=0", "actor.lr_scheduler=constant_with_warmup", "actor.adam.lr=3e-3",
                   "rollout.n_samples_per_prompt=8", "train.batch_size=32", "run.iterations=12", "ckpt.interval=0", "rollout.save_samples=0"]
-        for name, more in (("advantage", ["algo.distill.discount=0.5"]), ("policy_gradient", ["algo.distill.loss_max=2"]), ("k2", []), ("k3", ["algo.distill.loss_max=5"])):
+        for name, more in (("advantage", ["algo.distill.discount=0.5"]),
+                           ("policy_gradient", ["algo.distill.loss_max=2"]),
+                           ("k2", []), ("k3", ["algo.distill.loss_max=5"]),
+                           ("distribution", ["algo.distill.beta=1", "algo.distill.top_k=40"])):
             with self.subTest(name):
                 lines = {}
                 for ranks in (1, 2):
@@ -184,10 +188,51 @@ class Algorithms(ProgramTest):
                 for key in ("kl", "policy_loss", "kl_loss", "grad_norm"):
                     self.assertTrue(math.isclose(lines[1][0][key], lines[2][0][key], rel_tol=1e-4, abs_tol=1e-6), f"{name}: {key}")
                 self.assertEqual(lines[1][0]["kl_loss"] != 0, name.startswith("k"))
+                self.assertEqual("distill_loss" in lines[1][0], name == "distribution")
 
         few = [key for key in common if not key.startswith(("rollout.n_", "train.batch", "run.iterations"))]
         self.succeed("ppo", "ppo.toml", "run.dir=teacher-of-few", *few, "rollout.batch_size=2", "rollout.n_samples_per_prompt=1", "train.batch_size=2",
                      "run.iterations=1", ranks=3)  # one trainer has no answer
+
+    def test_teacher_in_the_steps(self):
+        """Whole distributions beside rewards: a run in two halves has the bits of a whole one; a
+        student is no way from itself, with and without an adapter; trainers alone have the teacher,
+        one of which has no answer."""
+        common = ["algo.distill.coef=1", "algo.distill.policy=distribution",
+                  "algo.distill.beta=0.5", "algo.kl.init_coef=0",
+                  *FEW, "actor.warmup_ratio=0", "actor.lr_scheduler=constant_with_warmup"]
+        groups = ["algo.advantage.estimator=group_norm", *GROUP]
+        run = lambda name, *more, ranks=1: self.succeed("ppo", "ppo.toml", f"run.dir={name}",
+                                                        *common, *more, ranks=ranks)
+        tokenizer = ROOT / "inputs" / "tutorial" / "tokenizer"
+        far = self.run_program("init", "--shape", "shape", "--output", "far", "--tokenizer",
+                               tokenizer, "--dtype", "fp32", "--seed", "6")
+        self.assertEqual(far.code, 0, far.text)
+        run("taught", "reference.path=far", *groups, "run.iterations=4", ranks=2)
+        for iterations in (2, 4):
+            run("taught-halves", "reference.path=far", *groups, f"run.iterations={iterations}",
+                ranks=2)
+        lines = self.metrics("taught")
+        self.assertEqual(timeless(self.metrics("taught-halves")), timeless(lines))
+        for line in lines:
+            self.assertGreater(line["distill_loss"], 0.01)
+            self.assertEqual(line["kl"], line["distill_loss"])
+        self.assertIn("reference_weights", lines[-1]["memory"])
+        summary = json.loads((self.folder / "taught" / "summary.json").read_text())
+        self.assertGreater(summary["counts"]["teacher_positions"], 0)
+
+        no_rewards = ["reward.source.0.rule=none", "reward.source.0.pattern=",
+                      "reward.source.0.length_target=0", "reward.source.0.length_weight=0"]
+        for name, more in (("whole", []), ("adapter", ["actor.lora.rank=4", "actor.lora.alpha=8"])):
+            run(f"self-{name}", "reference.path=model", *groups, *more, *no_rewards,
+                "train.max_epochs=2", "actor.adam.lr=0", "run.iterations=2")
+            for line in self.metrics(f"self-{name}"):
+                self.assertLess(abs(line["distill_loss"]), 1e-9, name)
+                self.assertLess(line["grad_norm"], 1e-6, name)
+        one = ["rollout.batch_size=1", "rollout.n_samples_per_prompt=1", "train.batch_size=1",
+               "algo.advantage.estimator=reinforce"]
+        run("apart", "reference.path=far", *one, "run.iterations=1", "ranks.trainer=0-1",
+            "ranks.generator=2-2", "ranks.reward=2-2", ranks=3)
 
     def test_critic_alone_first(self):
         """critic.freezing_steps = 1: two iterations train the critic alone."""

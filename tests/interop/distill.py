@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""`trireme sft` with a teacher against PyTorch in float64: six optimizer steps of a small student, with divergences of every kind.
+"""`trireme sft` and `trireme ppo` with a teacher against PyTorch in float64: optimizer steps of a
+small student, with divergences of every kind.
 
     distill.py PROGRAM
+
+ppo: one step an iteration on the answers that the student wrote (samples.jsonl), whose rewards are
+all 0.
 
 Student and teacher are random (`trireme init`), of different shapes. The divergences are written here as TRL (generalized_jsd_loss, tail bucket,
 renormalised support) and verl (compute_forward_kl_topk) define them. Exit code 125 where the environment is missing.
@@ -29,6 +33,23 @@ RUNS = [
     ("the teacher's five, as verl", 1, {"top_k": 5, "rest": "none", "log_prob_min": -4.0, "loss_max": 2.0}),
 ]
 
+# of ppo: name, ranks, keys of algo.distill, other keys
+ON_POLICY = [
+    ("forward KL", 1, {}, {}),
+    ("reverse KL, warm, two micro-batches and more", 2,
+     {"beta": 1.0, "temperature": 2.0, "coef": 0.5}, {"train.micro_batch_tokens": 60}),
+    ("Jensen-Shannon, a mean over answers", 2,
+     {"beta": 0.5}, {"actor.loss_agg_mode": "seq-mean-token-mean"}),
+    ("the teacher's five and the rest, of answers that ended", 2,
+     {"beta": 0.5, "top_k": 5}, {"algo.advantage.mask_truncated": True}),
+    ("the student's seven, renormalised, of half of the tokens", 2,
+     {"beta": 1.0, "top_k": 7, "support": "student", "rest": "renormalise"},
+     {"actor.top_entropy_quantile": 0.5, "train.micro_batch_tokens": 60}),
+    ("the teacher's five, as verl", 1,
+     {"top_k": 5, "rest": "none", "log_prob_min": -4.0, "loss_max": 2.0}, {}),
+]
+ITERATIONS = 3
+
 
 def divergence(student, teacher, keys):
     """Of logits [T, V], in float64: [T]."""
@@ -54,32 +75,87 @@ def divergence(student, teacher, keys):
     return beta * kl(q, mean) + (1 - beta) * kl(p, mean)
 
 
+class Student:
+    """In float64, with its teacher; step() goes by the gradient of a loss."""
+
+    def __init__(self, folder, steps):
+        import torch
+        from make_steps import decayed
+        from transformers import AutoModelForCausalLM, get_scheduler
+        load = lambda name: AutoModelForCausalLM.from_pretrained(
+            folder / name, dtype=torch.float64, attn_implementation="eager")
+        self.student, self.teacher = load("student").train(), load("teacher").eval()
+        self.optimizer = torch.optim.AdamW(decayed(self.student, HYPER["weight_decay"]),
+                                           lr=HYPER["lr"], betas=HYPER["betas"], eps=HYPER["eps"])
+        self.schedule = get_scheduler(
+            HYPER["scheduler"], self.optimizer, num_warmup_steps=0, num_training_steps=steps,
+            scheduler_specific_kwargs={"min_lr_rate": HYPER["min_lr_ratio"]})
+
+    def logits(self, ids, attended):
+        """Of the token after each one: the student's, the teacher's."""
+        import torch
+        positions = (attended.cumsum(-1) - 1).clamp(min=0)
+        run = lambda model: model(input_ids=ids, attention_mask=attended,
+                                  position_ids=positions).logits[:, :-1]
+        with torch.no_grad():
+            wanted = run(self.teacher)
+        return run(self.student), wanted
+
+    def step(self, loss):
+        import torch
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.student.parameters(), HYPER["clip"]).item()
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return norm
+
+
 def exact(folder, data, keys):
     """Losses and gradient norms in float64."""
     import torch
-    from make_steps import decayed
-    from transformers import AutoModelForCausalLM, get_scheduler
-    load = lambda name: AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float64, attn_implementation="eager")
-    student, teacher = load("student").train(), load("teacher").eval()
-    optimizer = torch.optim.AdamW(decayed(student, HYPER["weight_decay"]), lr=HYPER["lr"], betas=HYPER["betas"], eps=HYPER["eps"])
-    schedule = get_scheduler(HYPER["scheduler"], optimizer, num_warmup_steps=0, num_training_steps=HYPER["steps"],
-                             scheduler_specific_kwargs={"min_lr_rate": HYPER["min_lr_ratio"]})
-    losses, norms = [], []
+    model, losses, norms = Student(folder, HYPER["steps"]), [], []
     for ids, attended, targets in data[:HYPER["steps"]]:
-        positions = (attended.cumsum(-1) - 1).clamp(min=0)
-        run = lambda model: model(input_ids=ids, attention_mask=attended, position_ids=positions).logits[:, :-1]
-        with torch.no_grad():
-            wanted = run(teacher)
-        logits, where = run(student), targets[:, 1:].bool()
+        logits, wanted = model.logits(ids, attended)
+        where = targets[:, 1:].bool()
         loss = keys.get("coef", 1.0) * divergence(logits[where], wanted[where], keys).mean()
         if keys.get("nll_coef"):
-            loss = loss - keys["nll_coef"] * torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None]).squeeze(-1)[where].mean()
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(student.parameters(), HYPER["clip"]).item())
+            log_probs = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None]).squeeze(-1)
+            loss = loss - keys["nll_coef"] * log_probs[where].mean()
         losses.append(loss.item())
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+        norms.append(model.step(loss))
+    return losses, norms
+
+
+def exact_on_policy(folder, samples, hf, keys, more):
+    """Divergences, before coef, and gradient norms in float64, on the answers of each iteration."""
+    import torch
+    model, losses, norms = Student(folder, ITERATIONS), [], []
+    for iteration in range(1, ITERATIONS + 1):
+        rows = [(hf(one["prompt"])["input_ids"], one["output_ids"], one["finish_reason"])
+                for one in samples if one["iteration"] == iteration]
+        width = max(len(prompt) + len(answer) for prompt, answer, _ in rows)
+        ids, attended, learned = torch.zeros(3, len(rows), width, dtype=torch.long)
+        for row, (prompt, answer, reason) in enumerate(rows):
+            end = len(prompt) + len(answer)
+            ids[row, :end], attended[row, :end] = torch.tensor(prompt + answer), 1
+            dropped = reason == "length" and more.get("algo.advantage.mask_truncated")
+            learned[row, len(prompt):end] = int(not dropped)
+        logits, wanted = model.logits(ids, attended)
+        learned = learned[:, 1:].bool()
+        of_tokens = torch.zeros(learned.shape, dtype=torch.float64)
+        of_tokens[learned] = divergence(logits[learned], wanted[learned], keys)
+        if more.get("actor.top_entropy_quantile"):
+            log_probs = torch.log_softmax(logits, -1)
+            entropy = -(log_probs.exp() * log_probs).sum(-1).detach()
+            least = torch.quantile(entropy[learned], 1 - more["actor.top_entropy_quantile"])
+            of_tokens = of_tokens * (entropy >= least)
+        counts = learned.sum(-1)
+        loss = of_tokens.sum() / counts.sum()
+        if more.get("actor.loss_agg_mode") == "seq-mean-token-mean":
+            loss = (of_tokens.sum(-1) / counts.clamp(min=1)).sum() / (counts > 0).sum()
+        losses.append(loss.item())
+        norms.append(model.step(keys.get("coef", 1.0) * loss))
     return losses, norms
 
 
@@ -96,6 +172,33 @@ def ours(program, folder, ranks, keys):
     return [[line[key] for line in lines] for key in ("loss", "grad_norm")]
 
 
+def ours_on_policy(program, folder, ranks, keys, more):
+    """The same of `trireme ppo`, and its samples."""
+    run = folder / "run"
+    word = lambda value: value if isinstance(value, str) else json.dumps(value)
+    keys = {"coef": 1.0, "policy": "distribution"} | keys
+    chosen = [f"algo.distill.{key}={word(value)}" for key, value in keys.items()]
+    chosen += [f"{key}={word(value)}" for key, value in more.items()]
+    (folder / "ppo.toml").write_text('[[reward.source]]\nkind = "rule"\nrule = "none"\n')
+    program.run(
+        "ppo", folder / "ppo.toml", f"run.dir={run}", f"run.iterations={ITERATIONS}",
+        "run.device=cpu", f"model.path={folder / 'student'}",
+        f"reference.path={folder / 'teacher'}",
+        f'data.prompt_dataset=["{folder / "data.jsonl"}"]', "model.dtype=fp32", "data.max_len=64",
+        "rollout.batch_size=8", "rollout.n_samples_per_prompt=1", "train.batch_size=8",
+        "rollout.max_new_tokens=8", 'rollout.stop=["a", "e", "i", "o", "u", "s", "t"]',
+        "rollout.save_samples=-1", "algo.advantage.estimator=reinforce",
+        "algo.advantage.no_std_norm=true", "algo.kl.init_coef=0", *steps.optimizer_keys(HYPER),
+        "ckpt.interval=0", "ckpt.resume=never", "ckpt.save_hf=never", *chosen,
+        launcher=steps.launcher(ranks))
+    lines, samples = ([json.loads(line) for line in (run / f"{name}.jsonl").open()]
+                      for name in ("metrics", "samples"))
+    steps.remove(run)
+    for line in lines:
+        assert line["policy_loss"] == 0 and line["kl"] == line["distill_loss"], line
+    return [[line[key] for line in lines] for key in ("distill_loss", "grad_norm")], samples
+
+
 def main():
     enter_environment(__file__)
     from transformers import AutoTokenizer
@@ -110,9 +213,18 @@ def main():
         rows = steps.records()
         (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "deck.toml").write_text("")
-        data = list(steps.batches(rows, AutoTokenizer.from_pretrained(folder / "student")))
-        for name, ranks, keys in RUNS:
-            wanted, found = exact(folder, data, keys), ours(program, folder, ranks, keys)
+        hf = AutoTokenizer.from_pretrained(folder / "student")
+        data = list(steps.batches(rows, hf))
+        of_sft = [(name, exact(folder, data, keys), ours(program, folder, ranks, keys))
+                  for name, ranks, keys in RUNS]
+        of_ppo = []
+        for name, ranks, keys, more in ON_POLICY:
+            found, samples = ours_on_policy(program, folder, ranks, keys, more)
+            # Later norms depend on steps that Adam makes as long where a gradient is rounding.
+            wanted = exact_on_policy(folder, samples, hf, keys, more)
+            first = [(losses, norms[:1]) for losses, norms in (wanted, found)]
+            of_ppo.append((f"ppo, {name}", *first))
+        for name, wanted, found in of_sft + of_ppo:
             loss, norm = (steps.relative(a, b) for a, b in zip(found, wanted))
             print(f"{name}: losses {wanted[0][0]:.4f} to {wanted[0][-1]:.4f}, within {loss:.1e}, gradient norms {norm:.1e}")
             if max(loss, norm) > 1e-4:

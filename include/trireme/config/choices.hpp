@@ -207,11 +207,13 @@ struct Words<OrpoNll> {
 };
 
 // F45: a teacher's part in ppo. advantage: the log-ratio at sampling, negated, is added to the
-// advantages; policy_gradient: the current one, clipped; k2, k3: F7 of it is added to the loss.
-enum class DistillPolicy { advantage, policy_gradient, k2, k3 };
+// advantages; policy_gradient: the current one, clipped; k2, k3: F7 of it is added to the loss;
+// distribution: the divergence of whole distributions (F46, F47) is.
+enum class DistillPolicy { advantage, policy_gradient, k2, k3, distribution };
 template <>
 struct Words<DistillPolicy> {
-  static constexpr std::string_view list[] = {"advantage", "policy_gradient", "k2", "k3"};
+  static constexpr std::string_view list[] = {"advantage", "policy_gradient", "k2", "k3",
+                                              "distribution"};
 };
 
 // F47: whose most likely tokens a distillation looks at, and what becomes of the others' mass: left

@@ -13,6 +13,10 @@ bool reference_is_actor(const Options& options, Command command);
 inline bool has_reference_model(const Options& options, Command command) {
   return needs_reference(options, command) && !reference_is_actor(options, command);
 }
+// Whether the trainers have it, who run it in their steps, or the reward ranks.
+inline bool trainers_have_reference(const Options& options, Command command) {
+  return command != Command::ppo || options.algo.distill.in_steps();
+}
 
 // The folder of the model that critic.lora adapts; empty: model.shape.
 inline const std::string& critic_base(const Options& options) {

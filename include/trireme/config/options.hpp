@@ -334,15 +334,17 @@ struct DistillOptions {
   // of ppo
   DistillPolicy policy = DistillPolicy::advantage;
   double discount = 0;
-  // of sft
-  double nll_coef = 0;  // weight of the language-model loss on the data beside it
+  double nll_coef = 0;  // of sft: weight of the language-model loss on the data beside it
+  // of distributions
   double beta = 0;
   double temperature = 1;
   int64_t top_k = 0;  // 0: the whole vocabulary
   DistillSupport support = DistillSupport::teacher;
   DistillRest rest = DistillRest::tail;
   std::optional<double> log_prob_min;  // rest = none: least log-prob of either
-  std::optional<double> loss_max;      // most of a token's divergence; of ppo, too
+  std::optional<double> loss_max;      // most of a token's divergence
+  // In ppo: the optimizer steps run the teacher, on the trainers.
+  bool in_steps() const { return coef > 0 && policy == DistillPolicy::distribution; }
   bool by_teacher() const { return top_k > 0 && support == DistillSupport::teacher; }
   bool operator==(const DistillOptions&) const = default;
 };

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "trireme/comm/progress.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/learn/teacher_rows.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/ppo/losses.hpp"
@@ -28,6 +30,7 @@ struct UpdateReport {
   double ptx_loss = 0;
   double entropy = 0;
   double positive_nll = 0;
+  double distill_loss = 0;
   double grad_norm = 0;
   double critic_grad_norm = 0;
   double lr = 0;
@@ -38,6 +41,12 @@ struct UpdateReport {
       0;  // of these; fewer while the actor waits for the critic (critic.freezing_steps)
   int64_t changed_values = 0;
   int64_t skipped_steps = 0;  // the gradient was not finite
+
+  // Sums over trainers, until they are averaged.
+  static constexpr std::array losses{&UpdateReport::policy_loss, &UpdateReport::value_loss,
+                                     &UpdateReport::kl_loss,     &UpdateReport::ptx_loss,
+                                     &UpdateReport::entropy,     &UpdateReport::positive_nll,
+                                     &UpdateReport::distill_loss};
 };
 
 // The data of an optimizer step on this rank; as many micro-batches as on every other
@@ -48,11 +57,12 @@ struct UpdateStep {
   ppo::Sum sum;  // over the trainers; for what a step has to know of all its tokens
   std::vector<RowBatch> pretraining;  // empty without actor.ptx_coef
   BatchTotals pretraining_totals;
+  TeacherRows* teacher = nullptr;      // with algo.distill.policy = "distribution"
   comm::Progress* progress = nullptr;  // worked on after each micro-batch
 };
 
-// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and
-// pretraining loss.
+// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), divergence from a
+// teacher, entropy bonus and pretraining loss.
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
                             const config::Options& options, double kl_coefficient, double lr,
                             at::Device device, UpdateReport& report);

@@ -361,6 +361,44 @@ TEST(Validate, Teachers) {
       Command::ppo, [](Options& o) { o.algo.distill.loss_max = 1; }, "algo.distill.loss_max");
 }
 
+// policy = "distribution" has the keys of sft's divergence, under the same rules.
+TEST(Validate, TeacherOfDistributions) {
+  const auto words = [](auto change) {
+    Options o = good();
+    o.reference.path = "teacher";
+    o.algo.distill.coef = 1;
+    o.algo.distill.policy = DistillPolicy::distribution;
+    o.algo.kl.init_coef = 0;
+    change(o.algo.distill);
+    try {
+      validate(o, Command::ppo, no_files());
+    } catch (const UserError& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  EXPECT_EQ(words([](DistillOptions&) {}), "");
+  EXPECT_EQ(words([](DistillOptions& d) { d.beta = 0.5, d.temperature = 2; }), "");
+  EXPECT_EQ(words([](DistillOptions& d) {
+              d.top_k = 3, d.support = DistillSupport::student, d.rest = DistillRest::renormalise;
+            }),
+            "");
+  EXPECT_EQ(words([](DistillOptions& d) {
+              d.top_k = 3, d.rest = DistillRest::none, d.log_prob_min = -4, d.loss_max = 2;
+            }),
+            "");
+  EXPECT_THAT(words([](DistillOptions& d) { d.nll_coef = 1; }), HasSubstr("is for sft"));
+  EXPECT_THAT(words([](DistillOptions& d) { d.discount = 0.5; }),
+              HasSubstr("discount is for algo.distill.policy = \"advantage\", and it is "
+                        "\"distribution\""));
+  EXPECT_THAT(words([](DistillOptions& d) { d.support = DistillSupport::student; }),
+              HasSubstr("are for algo.distill.top_k"));
+  EXPECT_THAT(words([](DistillOptions& d) { d.loss_max = 2; }),
+              HasSubstr("are for algo.distill.rest"));
+  EXPECT_THAT(words([](DistillOptions& d) { d.top_k = 3, d.rest = DistillRest::none, d.beta = 1; }),
+              HasSubstr("forward KL alone"));
+  EXPECT_THAT(words([](DistillOptions& d) { d.policy = DistillPolicy::k3, d.top_k = 3; }),
+              HasSubstr("policy = \"distribution\", and it is \"k3\""));
+}
+
 TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.train.batch_size = 100; }),
               HasSubstr("train.batch_size 100 does not divide the 1024 sequences"));

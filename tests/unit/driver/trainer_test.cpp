@@ -47,6 +47,7 @@ class Learner {
         trainer(options, roles_, spec_, std::nullopt, at::kCPU, machine::Threads{},
                 machine::MemoryCheck{}, steps) {
     trainer.actor().load(test::initial_reader(spec_));
+    if (options.algo.distill.in_steps()) add_teacher();
     std::vector<uint64_t> ids;
     for (uint64_t id = 0; id < sequences && world().rank() == 0; ++id) ids.push_back(id);
     Samples samples = test::samples_of(ids);
@@ -76,6 +77,21 @@ class Learner {
   }
 
  private:
+  // The student with other weights.
+  void add_teacher() {
+    zero::ShardedModelOptions teacher_options;
+    teacher_options.compute = config::DType::f32;
+    auto teacher = std::make_unique<zero::ShardedModel>(model::frozen(spec_),
+                                                        roles_.trainers.along(comm::Axis::shard),
+                                                        std::nullopt, at::kCPU, teacher_options);
+    teacher->load(
+        [read = test::initial_reader(spec_)](size_t p, const base::Block& block, float* rows) {
+          read(p, block, rows);
+          for (int64_t i = 0; i < block.elements(); ++i) rows[i] *= i % 3 == 0 ? 1.5f : 0.5f;
+        });
+    trainer.add_teacher(std::move(teacher));
+  }
+
   comm::Roles roles_;
   model::ModelSpec spec_;
 
@@ -118,6 +134,40 @@ TEST(Trainer, GoesOnWithTheSameBitsAfterAStopBeforeAnyStep) {
     EXPECT_EQ(learner.weights(), wanted) << "stopped before step " << before;
     EXPECT_EQ(learner.report.policy_loss, undisturbed.report.policy_loss);
     EXPECT_EQ(learner.report.grad_norm, undisturbed.report.grad_norm);
+  }
+}
+
+// The teacher runs in each step; its divergence falls, and a stop between steps changes nothing.
+TEST(Trainer, ATeacherOfDistributionsIsComparedInEachStep) {
+  for (const int64_t top_k : {0, 3}) {
+    config::Options options = deck();
+    options.algo.distill.coef = 10;
+    options.algo.distill.policy = config::DistillPolicy::distribution;
+    options.algo.distill.beta = 0.5;
+    options.algo.distill.top_k = top_k;
+    options.algo.advantage.no_std_norm = true;
+    Learner undisturbed(options), learner(options);
+    std::vector<double> divergences;
+    for (int epoch = 0; epoch < 4; ++epoch) {
+      undisturbed.prepare();
+      EXPECT_FALSE(undisturbed.experience.ref_log_probs.defined());
+      EXPECT_EQ(undisturbed.take_steps(), Then::go_on);
+      learn::UpdateReport report = std::exchange(undisturbed.report, {});
+      if (epoch == 0) {
+        learner.prepare();
+        Stop stop(3);
+        comm::Progress progress(&stop);
+        EXPECT_EQ(learner.take_steps(&progress), Then::leave);
+        EXPECT_EQ(learner.take_steps(), Then::go_on);
+        EXPECT_EQ(learner.weights(), undisturbed.weights());
+        EXPECT_EQ(learner.report.distill_loss, report.distill_loss);
+      }
+      undisturbed.trainer.average(report);
+      divergences.push_back(report.distill_loss);
+      EXPECT_EQ(undisturbed.trainer.kl_to_reference({}, report), report.distill_loss);
+    }
+    EXPECT_GT(divergences.back(), 0);
+    EXPECT_LT(divergences.back(), 0.7 * divergences.front()) << "top_k " << top_k;
   }
 }
 

@@ -61,6 +61,20 @@ TEST(ComputeWork, CountsPassesByHand) {
   EXPECT_DOUBLE_EQ(work.of().products, 8 * forward + prompts + 4 * block * 120);
 }
 
+// A teacher of distributions: its pass in each epoch, and the student's head four times more.
+TEST(ComputeWork, ATeacherInTheSteps) {
+  Work work;
+  const double before = work.of().products, forward = 2 * (block * 120 + head * 48);
+  work.models.reference = work.models.actor;
+  EXPECT_DOUBLE_EQ(work.of().products - before, forward) << "a reference";
+  work.options.algo.distill.coef = 1;
+  EXPECT_DOUBLE_EQ(work.of().products - before, forward) << "on the drawn tokens";
+  work.options.algo.distill.policy = config::DistillPolicy::distribution;
+  EXPECT_DOUBLE_EQ(work.of().products - before, forward + 8 * head * 48);
+  work.models.reference.reset();  // the actor without its adapter
+  EXPECT_DOUBLE_EQ(work.of().products - before, forward + 8 * head * 48);
+}
+
 // Two judges of one model on two reward ranks: 6 answers each, whose 3 + 1 votes are of 5 and 2
 // tokens on average, in batches of 8; each judge reads 10 tokens of each answer.
 TEST(ComputeWork, JudgesWriteAndRead) {

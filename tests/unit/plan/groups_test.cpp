@@ -199,6 +199,10 @@ TEST(Communicators, OfTheSameRanksShareTheirConnections) {
   auto buckets = apart;
   buckets.emplace_back("weightsync.shared_memory=buckets");
   EXPECT_EQ(nccl(buckets, 1), own_communicator + split_communicator) << "by the host";
+  auto taught = apart;
+  taught.insert(taught.end(), {"algo.distill.coef=1", "algo.distill.policy=distribution"});
+  EXPECT_EQ(nccl(taught, 1), 2 * own_communicator + 2 * split_communicator)
+      << "and that of a teacher in the steps";
 }
 
 TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {

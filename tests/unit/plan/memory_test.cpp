@@ -151,6 +151,25 @@ TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
   }
 }
 
+TEST(MemoryLedger, ATeacherInTheStepsIsOnTheTrainers) {
+  Job70b job(4);
+  job.roles.trainer = {0, 1, 2, 3};
+  job.roles.generator = {8, 9, 10, 11, 12, 13, 14, 15};
+  job.roles.reward = {4, 5, 6, 7};
+  const std::string rows = "the teacher's logits of a micro-batch";
+  job.options.algo.distill.coef = 1;
+  EXPECT_EQ(gigabytes(job.ledger(0), "reference", ""), 0) << "on the drawn tokens";
+  EXPECT_GT(gigabytes(job.ledger(4), "reference", "own weight slices"), 0);
+  job.options.algo.distill.policy = config::DistillPolicy::distribution;
+  EXPECT_GT(gigabytes(job.ledger(0), "reference", "own weight slices"), 0);
+  EXPECT_EQ(gigabytes(job.ledger(4), "reference", ""), 0);
+  EXPECT_NEAR(gigabytes(job.ledger(0), "reference", rows), 1e-9 * 4096 * 128256 * 2, 1e-6);
+  job.options.algo.distill.top_k = 64;
+  EXPECT_NEAR(gigabytes(job.ledger(0), "reference", rows), 1e-9 * 4096 * 64 * (8 + 4), 1e-6);
+  job.models.reference.reset();
+  EXPECT_GT(gigabytes(job.ledger(0), "reference", rows), 0) << "the actor without its adapter";
+}
+
 int64_t scored(const plan::Ledger& ledger, Phase phase) {
   for (const auto& entry : ledger.entries()) {
     if (entry.owner == "scoring" && (entry.phases & plan::phase_bit(phase)) != 0)
