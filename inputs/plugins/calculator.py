@@ -23,8 +23,7 @@ def result(arguments):  # an object, or the text that tool_pattern found
 
 
 episodes = {}
-for line in sys.stdin:
-    request = json.loads(line)
+for request in map(json.loads, sys.stdin):
     answer, calls = {"id": request["id"]}, request.get("calls", [])
     if request["type"] == "reset":
         episodes[request["episode"]] = request
@@ -32,7 +31,8 @@ for line in sys.stdin:
         said = [result(call["arguments"]) for call in calls] + ([request["error"]] if "error" in request else [])
         chat = "messages" in episodes[request["episode"]]  # a plain prompt goes on with plain text
         answer |= {"messages": [{"role": "tool", "content": text} for text in said]} if chat else {"text": "\n" + "\n".join(said) + "\n"}
-        answer["metrics"] = {"calls": len(calls)}
+        bad = [i for i, text in enumerate(said) if text.startswith("error: ")]
+        answer |= {"failed": bad, "metrics": {"calls": len(calls)}}
     else:
         right = re.findall(r"-?\d+(?:\.\d+)?", request.get("text", ""))[-1:] == [episodes.pop(request["episode"])["label"]]
         answer |= {"reward": float(right), "done": True, "metrics": {"calls": 0}}

@@ -10,13 +10,15 @@ checks = {}
 
 
 def step(request, folder):
-    said = [request["error"]] if "error" in request else []
-    for call in request["calls"]:
+    said, failed = [request["error"]] if "error" in request else [], []
+    for i, call in enumerate(request["calls"]):
         command = call["arguments"].get("command") if isinstance(call["arguments"], dict) else None
         code, text = sandbox.run(command, folder) if isinstance(command, str) else (2, "error: shell needs a text \"command\"")
+        failed += [i] if code else []
         said.append(f"{text}\n(exit code {code})" if code else text)
     if said:
-        return {"messages": [{"role": "tool", "content": text} for text in said], "metrics": {"calls": len(request["calls"])}}
+        return {"messages": [{"role": "tool", "content": text} for text in said], "failed": failed,
+                "metrics": {"calls": len(request["calls"])}}
     code, _ = sandbox.run(checks[request["episode"]], folder)
     return {"reward": float(code == 0), "done": True, "metrics": {"calls": 0}}
 

@@ -66,6 +66,10 @@ void add_episode_keys(KeyList<Options>& keys) {
            "without `name` the call has the name \"\", without `arguments` the first group, or "
            "all of it, are the arguments: JSON, or else a text.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(environment.tools),
+           "Names of tools whose calls metrics.jsonl counts each for itself; calls of all other "
+           "names, which the policy may invent, are counted together.")
+      .departs("Not in OpenRLHF.");
 }
 
 }  // namespace

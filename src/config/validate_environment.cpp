@@ -1,5 +1,7 @@
 // Mistakes in the keys of an environment, and in the commands of programs.
+#include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -41,6 +43,47 @@ std::vector<std::string> command_mistakes(const std::string& key, const Strings&
   return mistakes;
 }
 
+namespace {
+
+// They become names of metrics.
+std::vector<std::string> tool_mistakes(const EnvironmentOptions& environment) {
+  constexpr size_t most_tools = 64, longest = 64;
+  std::vector<std::string> mistakes;
+  const Strings& tools = environment.tools;
+  if (!tools.empty() && environment.tool_calls == ToolCalls::none)
+    mistakes.emplace_back(
+        "environment.tools with environment.tool_calls = \"none\" (calls are not looked for): set "
+        "environment.tool_calls, or remove it");
+  if (tools.size() > most_tools)
+    mistakes.push_back(base::text("environment.tools has ", tools.size(),
+                                  " names (each is several "
+                                  "metrics of every iteration): name up to ",
+                                  most_tools));
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_-.:").find(c) != std::string_view::npos;
+  };
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string& name = tools[i];
+    const std::string at = base::text("environment.tools.", i, " = \"", name, "\" ");
+    if (name.empty() || name.size() > longest || !std::ranges::all_of(name, fits))
+      mistakes.push_back(base::text(at,
+                                    "is not a possible name (it becomes part of a metric's "
+                                    "name): use 1 to ",
+                                    longest, " letters, digits, _, -, . and :"));
+    if (name == environment_other_tools)
+      mistakes.push_back(base::text(at,
+                                    "(metrics have the calls of all other names under it): "
+                                    "give the tool another name"));
+    if (std::find(tools.begin(), tools.begin() + static_cast<std::ptrdiff_t>(i), name) !=
+        tools.begin() + static_cast<std::ptrdiff_t>(i))
+      mistakes.push_back(base::text(at, "is there twice: remove one"));
+  }
+  return mistakes;
+}
+
+}  // namespace
+
 std::vector<std::string> environment_mistakes(const Options& options) {
   const EnvironmentOptions& environment = options.environment;
   std::vector<std::string> mistakes = command_mistakes("environment.command", environment.command);
@@ -65,6 +108,7 @@ std::vector<std::string> environment_mistakes(const Options& options) {
   refuse_if(!by_pattern && !environment.tool_pattern.empty(),
             "environment.tool_pattern with tool_calls = \"", to_string(environment.tool_calls),
             "\" (it would not be looked for): set tool_calls = \"regex\", or remove it");
+  std::ranges::move(tool_mistakes(environment), std::back_inserter(mistakes));
   refuse_if(environment.max_tokens > options.data.max_len, "environment.max_tokens ",
             environment.max_tokens, " is more than data.max_len ", options.data.max_len,
             " (no sequence is longer than that): lower it, or raise data.max_len");

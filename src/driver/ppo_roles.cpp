@@ -205,7 +205,7 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (run.options.has_judges()) reward::add_judge_metrics(run.roles.world, scorer.get(), metrics);
   if (run.options.environment.wanted()) {
     rollout::add_environment_metrics(
-        run.roles.world,
+        run.roles.world, run.options.environment,
         generator ? generator->take_environment_work() : rollout::EnvironmentWork{}, metrics);
   }
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};

@@ -1,5 +1,6 @@
 #include "environment/answers.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -60,6 +61,27 @@ class Reader {
     const text::Json* done = find("done");
     if (done && !done->is_boolean()) refuse("\"done\" is neither true nor false");
     return done && done->get<bool>();
+  }
+  // Positions of calls that failed.
+  std::vector<size_t> failed(size_t calls) const {
+    const text::Json* list = find("failed");
+    if (!list) return {};
+    std::vector<size_t> out;
+    const auto fits = [&](const text::Json& position) {
+      return position.is_number_unsigned() && position.get<uint64_t>() < calls &&
+             std::ranges::find(out, position.get<size_t>()) == out.end();
+    };
+    bool all = list->is_array();
+    for (size_t i = 0; all && i < list->size(); ++i) {
+      all = fits((*list)[i]);
+      if (all) out.push_back((*list)[i].get<size_t>());
+    }
+    if (!all) {
+      refuse(
+          "\"failed\" is not a list of positions in \"calls\", from 0 and each once (the turn has ",
+          calls, calls == 1 ? " call)" : " calls)");
+    }
+    return out;
   }
   double reward() const {
     const text::Json* reward = find("reward");
@@ -148,6 +170,7 @@ AnswerReader::Answer AnswerReader::read(std::string_view line, const Asked& aske
   reply.text = reader.text();
   reply.reward = reader.reward();
   reply.done = reader.done();
+  answer.failed = reader.failed(asked.calls);
   reply.metrics = metrics_.read(rest, asked.where, line);
   check_observation(reader, reply, asked);
   return answer;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "environment/tool_calls.hpp"
 #include "trireme/environment/environments.hpp"
@@ -25,13 +26,15 @@ bool looks_like_answer(std::string_view line);
 class AnswerReader {
  public:
   struct Answer {
-    Reply reply;        // without episode and turn
-    size_t digest = 0;  // of all that it says; equal answers have equal ones
+    Reply reply;                 // without episode and turn
+    size_t digest = 0;           // of all that it says; equal answers have equal ones
+    std::vector<size_t> failed;  // positions of calls
   };
   struct Asked {
     std::string where;   // the request in words
     bool reset = false;  // false: it was a turn
     bool chat = false;   // the prompt is a conversation
+    size_t calls = 0;    // that the turn has
   };
 
   // `who`: the program, for messages.

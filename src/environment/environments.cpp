@@ -47,6 +47,12 @@ plugin::Rules rules_of(const config::EnvironmentOptions& options,
 
 }  // namespace
 
+ToolCount& ToolCount::operator+=(const ToolCount& other) {
+  calls += other.calls;
+  failed += other.failed;
+  return *this;
+}
+
 Counters& Counters::operator+=(const Counters& other) {
   requests += other.requests;
   retries += other.retries;
@@ -54,6 +60,8 @@ Counters& Counters::operator+=(const Counters& other) {
   malformed_calls += other.malformed_calls;
   broken += other.broken;
   wait_seconds += other.wait_seconds;
+  tools.resize(std::max(tools.size(), other.tools.size()));
+  for (size_t i = 0; i < other.tools.size(); ++i) tools[i] += other.tools[i];
   return *this;
 }
 
@@ -92,15 +100,18 @@ class Environments::Episodes : private plugin::Requests {
     episode.process = static_cast<size_t>(least - episodes_of_.begin());
     ++*least;
     episode.life = programs_.life(episode.process);
-    say(episode, reset_text(reset, options_.max_turns));
+    say(episode, {.text = reset_text(reset, options_.max_turns)});
   }
 
   void step(const Step& step) {
     Episode& episode = episodes_.at(step.episode);
     const bool looks = options_.tool_calls != config::ToolCalls::none;
     const ToolCalls calls = calls_.read(step.text);
-    if (!calls.error.empty()) ++counters_.malformed_calls;
-    say(episode, step_text(step, looks ? &calls : nullptr));
+    Request request{.text = step_text(step, looks ? &calls : nullptr),
+                    .malformed = !calls.error.empty(),
+                    .counts = !step.repeated};
+    for (const ToolCall& call : calls.calls) request.tools.push_back(place_of(call.name));
+    say(episode, std::move(request));
   }
 
   void close(uint64_t id) {
@@ -123,13 +134,19 @@ class Environments::Episodes : private plugin::Requests {
   }
 
  private:
+  struct Request {
+    std::string text;                // without its number
+    std::vector<size_t> tools = {};  // that its calls name, by place in Counters::tools
+    bool malformed = false;          // has a call that is none
+    bool counts = true;
+  };
   struct Episode {
     uint64_t id = 0;
     std::string prompt;  // "file:line"
     bool chat = false;
     size_t process = 0;
     int64_t life = 0;               // of the process that knows the episode
-    std::vector<std::string> said;  // reset and steps, without their numbers
+    std::vector<Request> said;      // reset and steps
     std::vector<size_t> digests;    // of the answers to them
     size_t next = 0;                // of `said`, that is asked
     std::optional<uint64_t> asked;  // its number
@@ -141,10 +158,10 @@ class Environments::Episodes : private plugin::Requests {
   enum class Tell { close, nothing };
 
   // Asks for the answer to a new request.
-  void say(Episode& episode, std::string text) {
+  void say(Episode& episode, Request request) {
     VALIDATE(!episode.asked, ExitCode::internal, "environment: episode ", episode.id,
              " is asked before it has answered");
-    episode.said.push_back(std::move(text));
+    episode.said.push_back(std::move(request));
     episode.since.restart();
     episode.failures = 0;
     ++counters_.requests;
@@ -157,7 +174,7 @@ class Environments::Episodes : private plugin::Requests {
     episode.next = which;
     episode.asked = ++requests_;
     asked_.emplace(requests_, episode.id);
-    programs_.ask(episode.process, requests_, line_of(requests_, episode.said[which]));
+    programs_.ask(episode.process, requests_, line_of(requests_, episode.said[which].text));
   }
 
   // The episode's request needs no answer any more.
@@ -165,6 +182,21 @@ class Environments::Episodes : private plugin::Requests {
     if (!episode.asked) return;
     asked_.erase(*episode.asked);
     dropped_.insert(*episode.asked);
+  }
+
+  // The last place is that of all names that the deck does not have.
+  size_t place_of(const std::string& tool) const {
+    return static_cast<size_t>(std::ranges::find(options_.tools, tool) - options_.tools.begin());
+  }
+
+  // `failed`: positions of calls.
+  void count_calls(const Request& request, const std::vector<size_t>& failed) {
+    if (!request.counts) return;
+    counters_.malformed_calls += request.malformed;
+    if (request.tools.empty()) return;
+    counters_.tools.resize(options_.tools.size() + 1);
+    for (const size_t tool : request.tools) ++counters_.tools[tool].calls;
+    for (const size_t call : failed) ++counters_.tools[request.tools[call]].failed;
   }
 
   // Removes it here. Tell::close: also tells its process, if that still knows it.
@@ -222,7 +254,8 @@ class Environments::Episodes : private plugin::Requests {
   void answered(Episode& episode, std::string_view line) {
     AnswerReader::Answer answer;
     try {
-      answer = answers_.read(line, {described(episode), episode.turn() < 0, episode.chat});
+      answer = answers_.read(line, {described(episode), episode.turn() < 0, episode.chat,
+                                    episode.said[episode.next].tools.size()});
       check_again(episode, answer.digest);
     } catch (const UserError& error) {
       if (options_.outage != config::PluginOutage::skip) throw;
@@ -233,6 +266,7 @@ class Environments::Episodes : private plugin::Requests {
     if (episode.next + 1 < episode.said.size()) return ask(episode, episode.next + 1);
     episode.digests.push_back(answer.digest);
     counters_.wait_seconds += episode.since.seconds();
+    count_calls(episode.said.back(), answer.failed);
     hand_over(episode, std::move(answer.reply));
   }
 

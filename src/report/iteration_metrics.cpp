@@ -22,6 +22,14 @@ std::string object(const Map& map) {
   return out.str();
 }
 
+std::string environment_of(const IterationMetrics& metrics) {
+  data::JsonObject out, tools;
+  for (const auto& [name, value] : metrics.environment) out.add(name, value);
+  for (const auto& [name, numbers] : metrics.tools) tools.add_json(name, object(numbers));
+  if (!metrics.tools.empty()) out.add_json("tools", tools.str());
+  return out.str();
+}
+
 // A piece of the line: pieces of small weight are omitted first.
 struct Piece {
   int weight;
@@ -110,7 +118,7 @@ std::string to_json(const IterationMetrics& metrics) {
   if (!metrics.generation.empty()) line.add_json("generation", object(metrics.generation));
   if (!metrics.plugins.empty()) line.add_json("plugins", object(metrics.plugins));
   if (!metrics.judges.empty()) line.add_json("judges", object(metrics.judges));
-  if (!metrics.environment.empty()) line.add_json("environment", object(metrics.environment));
+  if (!metrics.environment.empty()) line.add_json("environment", environment_of(metrics));
   if (!metrics.threads.empty()) line.add_json("threads", object(metrics.threads));
   return line.str();
 }

@@ -57,6 +57,20 @@ Chart parts_chart(const RunHistory& run) {
   return chart;
 }
 
+// Of environment.tools.
+Chart tools_chart(const RunHistory& run) {
+  constexpr size_t most = 8;
+  constexpr std::string_view prefix = "environment.tools.", suffix = ".calls";
+  Chart chart{.title = "Calls by tool", .note = "of an iteration"};
+  for (const std::string& name : run.names()) {
+    if (!name.starts_with(prefix) || !name.ends_with(suffix) || chart.traces.size() == most)
+      continue;
+    const size_t length = name.size() - prefix.size() - suffix.size();
+    chart.traces.push_back(plain_trace(run, name, name.substr(prefix.size(), length)));
+  }
+  return chart;
+}
+
 // Everything that an evaluation says and no other chart has.
 Chart evaluation_chart(const RunHistory& run) {
   Chart chart{
@@ -121,6 +135,9 @@ std::vector<ChartSection> charts_of(const RunHistory& run) {
       if (band != std::string::npos) chart.note = band < 2 ? "" : chart.note.substr(0, band - 2);
     }
     add(sections, row.section, std::move(chart));
+    if (title != "Calls of tools") continue;
+    if (Chart tools = tools_chart(run); !tools.traces.empty())
+      add(sections, row.section, std::move(tools));
   }
   return sections;
 }

@@ -25,6 +25,12 @@ int64_t next_action(const Samples& one, int64_t from) {
   return from;
 }
 
+// Whether the environment had answered turn `number` when the sequence was recorded.
+bool was_answered(const Samples& one, size_t number) {
+  if (one.turns.empty() || number >= one.turns.front().size()) return false;
+  return one.turns.front()[number].end < one.length(0);
+}
+
 bool is_power_of_two(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
 
 }  // namespace
@@ -102,11 +108,13 @@ void Episodes::step(uint64_t id, Episode& episode, std::span<const int32_t> ids,
                     FinishReason reason) {
   SequenceParts& parts = episode.parts;
   const int64_t end = episode.turn_begin + std::ssize(ids);
+  const bool repeated = episode.recorded && was_answered(*episode.recorded, parts.turns->size());
   parts.ranges.emplace_back(episode.turn_begin, end);
   environments_.step({.episode = id,
                       .turn = std::ssize(*parts.turns),
                       .text = episode.conversation.add_turn(ids, reason),
-                      .finish_reason = reason});
+                      .finish_reason = reason,
+                      .repeated = repeated});
   parts.turns->push_back({static_cast<int32_t>(end), 0, reason});
 }
 

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/config/reward_sources.hpp"
 
 namespace trireme::rollout {
 
@@ -45,8 +50,31 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
   metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);
 }
 
-void add_environment_metrics(const comm::CommView& world, const EnvironmentWork& mine,
-                             report::IterationMetrics& metrics) {
+namespace {
+
+// All calls, and those of each name, also of tools that nobody has called.
+void add_tool_metrics(const config::EnvironmentOptions& options,
+                      std::vector<environment::ToolCount> counts,
+                      report::IterationMetrics& metrics) {
+  if (options.tool_calls == config::ToolCalls::none) return;
+  counts.resize(options.tools.size() + 1);
+  environment::ToolCount all;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    all += counts[i];
+    const bool named = i < options.tools.size();
+    if (options.tools.empty()) continue;
+    metrics.tools[named ? options.tools[i] : config::environment_other_tools] = {
+        {"calls", static_cast<double>(counts[i].calls)},
+        {"failed", static_cast<double>(counts[i].failed)}};
+  }
+  metrics.environment["calls"] = static_cast<double>(all.calls);
+  metrics.environment["failed_calls"] = static_cast<double>(all.failed);
+}
+
+}  // namespace
+
+void add_environment_metrics(const comm::CommView& world, const config::EnvironmentOptions& options,
+                             const EnvironmentWork& mine, report::IterationMetrics& metrics) {
   EnvironmentWork sum;
   for (const EnvironmentWork& one : world.gather_values(mine)) {
     sum.programs += one.programs;
@@ -61,6 +89,7 @@ void add_environment_metrics(const comm::CommView& world, const EnvironmentWork&
                          {"begun_again", static_cast<double>(sum.begun_again)},
                          {"rendered_differently", static_cast<double>(sum.rendered_differently)},
                          {"wait_seconds", sum.programs.wait_seconds}};
+  add_tool_metrics(options, std::move(sum.programs.tools), metrics);
 }
 
 }  // namespace trireme::rollout

@@ -2,10 +2,12 @@
 """Episodes with an environment: what is learned from, metrics and samples; a kill in the middle and a start from the checkpoint give the bits
 of an undisturbed run; replicas of two ranks, an environment that fails."""
 
+import json
+import re
 import sys
 import time
 
-from trireme_run import ENDS_AT_ONCE, ProgramTest, main, timeless
+from trireme_run import ENDS_AT_ONCE, ROOT, ProgramTest, main, timeless
 
 # Answers in an order of its own, by the seed and the turns alone. A turn of few characters is a good one.
 ENVIRONMENT = """
@@ -43,6 +45,7 @@ while True:
     print(json.dumps(answer), flush=True)
 """
 
+END = "<|eos|>"  # of a turn, in its text in samples.jsonl
 LOCKED = 73
 STOPPED = 75
 DECK_LINES = f"""
@@ -100,6 +103,36 @@ class Episodes(ProgramTest):
             parts = sample["parts"]
             self.assertAlmostEqual(parts["environment"], sum(turn["reward"] for turn in sample["turns"]), places=5)
             self.assertAlmostEqual(sample["reward"], parts["environment"] + 0.5 * parts["rule0"], places=5)
+
+    def test_calls_by_tool(self):
+        """The calculator's calls are one character each: a digit is a sum, a letter is none. What
+        the run counts on two generators is in its samples."""
+        program = ROOT / "inputs" / "plugins" / "calculator.py"
+        tools = ["7", "k", "absent"]
+        self.succeed("ppo", "ppo.toml", "run.dir=tools", "rollout.batch_size=16",
+                     f"environment.command={json.dumps([sys.executable, str(program)])}",
+                     "environment.tool_calls=regex",
+                     "environment.tool_pattern=(?<name>[0-9a-z])",
+                     f"environment.tools={json.dumps(tools)}", ranks=2)
+        samples = self.samples("tools")
+        for line in self.metrics("tools"):
+            wanted = {name: {"calls": 0, "failed": 0} for name in [*tools, "other"]}
+            for sample in samples:
+                if sample["iteration"] != line["iteration"]:
+                    continue
+                for turn in sample["turns"]:
+                    for name in re.findall("[0-9a-z]", turn["response"].removesuffix(END)):
+                        counts = wanted[name if name in tools else "other"]
+                        counts["calls"] += 1
+                        counts["failed"] += not name.isdigit()
+            environment = line["environment"]
+            self.assertEqual(environment["tools"], wanted)
+            for name, of_tools in (("calls", "calls"), ("failed_calls", "failed")):
+                total = sum(counts[of_tools] for counts in wanted.values())
+                self.assertEqual(environment[name], total)
+            self.assertGreater(environment["failed_calls"], 0)
+            self.assertGreater(environment["calls"], environment["failed_calls"])
+            self.assertGreater(wanted["7"]["calls"] + wanted["k"]["calls"], 0)
 
     def test_an_environment_that_dies(self):
         """With outage = "skip" the episode ends with the turns that it has; the others are whole."""

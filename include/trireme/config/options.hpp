@@ -229,6 +229,7 @@ struct EnvironmentOptions {
   double broken_reward = 0;
   ToolCalls tool_calls = ToolCalls::none;
   std::string tool_pattern;
+  Strings tools;  // names of tools whose calls are counted by name
   TurnRewards rewards = TurnRewards::turns;
   bool wanted() const { return !command.empty(); }
   bool operator==(const EnvironmentOptions&) const = default;

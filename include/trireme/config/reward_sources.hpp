@@ -15,6 +15,8 @@ namespace trireme::config {
 std::string source_name(const RewardSource& source, size_t index);
 // The name of what [environment] gives, which is one more source.
 inline constexpr std::string_view environment_source = "environment";
+// The name of all tools that environment.tools does not have, in metrics.
+inline constexpr const char* environment_other_tools = "other";
 // Why this cannot be a source's name; empty where it can.
 std::string source_name_problem(std::string_view name);
 // Whether some source compares the answers to a prompt: one rank scores all of them.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trireme/base/samples.hpp"
@@ -37,6 +38,7 @@ struct Step {
   // call of Llama 3.
   std::string text;
   FinishReason finish_reason = FinishReason::stop;
+  bool repeated = false;  // a turn of a checkpoint, which was answered before: it counts no calls
 };
 
 // The environment's answer to a reset or to a turn.
@@ -55,13 +57,25 @@ struct Reply {
   std::string error;  // why the episode is broken, done is set; empty: it is not
 };
 
+// Calls of one tool in turns that the program answered.
+struct ToolCount {
+  int64_t calls = 0;
+  int64_t failed = 0;  // as the program says
+  ToolCount& operator+=(const ToolCount& other);
+};
+
 struct Counters {
   int64_t requests = 0;         // resets and steps
   int64_t retries = 0;          // requests that were asked again
   int64_t restarts = 0;         // of processes that failed or were late
-  int64_t malformed_calls = 0;  // turns with a call that is none
+  int64_t malformed_calls = 0;  // answered turns with a call that is none
   int64_t broken = 0;           // episodes
   double wait_seconds = 0;      // of all episodes together, for their answers
+  // Of environment.tools, then of all other names; empty: there were no calls.
+  std::vector<ToolCount> tools;
+  static constexpr auto fields = std::tuple{
+      &Counters::requests, &Counters::retries,      &Counters::restarts, &Counters::malformed_calls,
+      &Counters::broken,   &Counters::wait_seconds, &Counters::tools};
   Counters& operator+=(const Counters& other);
 };
 

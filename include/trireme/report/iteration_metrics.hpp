@@ -38,6 +38,8 @@ struct IterationMetrics {
       plugins;  // what reward plugins did: sums over ranks, wait_seconds the most
   std::map<std::string, double> judges;       // their work: sums over ranks, seconds the most
   std::map<std::string, double> environment;  // its work, and how episodes ended: sums
+  // Of it: numbers of each tool.
+  std::map<std::string, std::map<std::string, double>> tools;
 
   void set(const std::string& name, double value);
   double get(const std::string& name) const;  // NaN when absent

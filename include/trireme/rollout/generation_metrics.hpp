@@ -14,9 +14,9 @@ namespace trireme::rollout {
 void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots,
                             report::IterationMetrics& metrics);
 
-// metrics.environment: the programs' work and how episodes ended, sums over the replicas.
-// Collective over world.
-void add_environment_metrics(const comm::CommView& world, const EnvironmentWork& mine,
-                             report::IterationMetrics& metrics);
+// metrics.environment and tools: the programs' work, calls of tools, and how episodes ended, sums
+// over the replicas. Collective over world.
+void add_environment_metrics(const comm::CommView& world, const config::EnvironmentOptions& options,
+                             const EnvironmentWork& mine, report::IterationMetrics& metrics);
 
 }  // namespace trireme::rollout

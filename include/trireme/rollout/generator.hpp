@@ -76,6 +76,9 @@ struct EnvironmentWork {
   environment::Counters programs;
   int64_t begun_again = 0;  // episodes: the environment answered otherwise than before a restart
   int64_t rendered_differently = 0;  // the template gives other tokens of the whole episode
+  static constexpr auto fields =
+      std::tuple{&EnvironmentWork::programs, &EnvironmentWork::begun_again,
+                 &EnvironmentWork::rendered_differently};
 };
 
 class Episodes;

@@ -467,6 +467,22 @@ TEST(Validate, Environment) {
               HasSubstr("environment.tool_pattern is missing"));
   EXPECT_THAT(refusal_with([](Options& o) { o.environment.tool_pattern = "x"; }),
               HasSubstr("environment.tool_pattern with tool_calls = \"none\""));
+  EXPECT_THAT(refusal_with([](Options& o) { o.environment.tools = {"add"}; }),
+              HasSubstr("environment.tools with environment.tool_calls = \"none\""));
+  for (const auto& [tools, words] :
+       {std::pair{Strings{"add", "mul", "add"}, "environment.tools.2 = \"add\" is there twice"},
+        {Strings{""}, "environment.tools.0 = \"\" is not a possible name"},
+        {Strings{"a b"}, "is not a possible name"},
+        {Strings{"a/b"}, "is not a possible name"},
+        {Strings{std::string(65, 'a')}, "is not a possible name"},
+        {Strings{"other"}, "give the tool another name"},
+        {Strings(65, "add"), "environment.tools has 65 names"}}) {
+    EXPECT_THAT(refusal_with([&tools = tools](Options& o) {
+                  o.environment.tool_calls = ToolCalls::hermes;
+                  o.environment.tools = tools;
+                }),
+                HasSubstr(words));
+  }
   EXPECT_THAT(refusal_with([](Options& o) { o.environment.max_tokens = o.data.max_len + 1; }),
               HasSubstr("is more than data.max_len"));
   EXPECT_THAT(refusal_with([](Options& o) {

@@ -64,6 +64,58 @@ TEST_F(EnvironmentTest, RequestsAreLinesOfJsonWithEveryField) {
   EXPECT_EQ(environments.take_counters().malformed_calls, 1);
 }
 
+// By name, in answered turns; a turn that is told again counts nothing, nor what a process that
+// replaces one is told.
+TEST_F(EnvironmentTest, CallsAreCountedByTool) {
+  options_.environment.tools = {"add", "find"};
+  options_.environment.tool_calls = config::ToolCalls::hermes;
+  program(R"py(if r['type'] == 'step' and r['turn'] == 2 and first_time('died'): os._exit(1)
+failed = [i for i, c in enumerate(r.get('calls', [])) if c['arguments'].get('bad')]
+if r['type'] != 'close': say(text='x', failed=failed))py");
+  const auto call = [](const std::string& name, const char* arguments = "{}") {
+    return base::text("<tool_call>{\"name\":\"", name, "\",\"arguments\":", arguments,
+                      "}</tool_call>");
+  };
+  const char* bad = R"({"bad": true})";
+  auto environments = start();
+  begin(environments, 1);
+  EXPECT_TRUE(environments.take_counters().tools.empty()) << "there were no calls";
+  play(environments, 1, 0, call("find") + call("add", bad) + call("find", bad));
+  play(environments, 1, 1, call("sing", bad) + "<tool_call>{}</tool_call>");
+  play(environments, 1, 2, call("add") + call(""));
+  auto again = step(1, 3, call("add", bad));
+  again.repeated = true;
+  environments.step(again);
+  reply(environments);
+  const environment::Counters counters = environments.take_counters();
+  EXPECT_EQ(counters.restarts, 1);
+  EXPECT_EQ(counters.malformed_calls, 1);
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const auto& tool : counters.tools) found.emplace_back(tool.calls, tool.failed);
+  using Pair = std::pair<int64_t, int64_t>;
+  EXPECT_THAT(found, ElementsAre(Pair{2, 1}, Pair{2, 1}, Pair{2, 1})) << "add, find, all others";
+  EXPECT_TRUE(environments.take_counters().tools.empty());
+}
+
+TEST_F(EnvironmentTest, FailedCallsAreCallsOfTheTurn) {
+  options_.environment.tool_calls = config::ToolCalls::hermes;
+  for (const char* failed :
+       {"1", "{}", "[1]", "[-1]", "[0, 0]", "[0.0]", "[\"0\"]", "[True]", "[2**64]", "[None]"}) {
+    program(
+        base::text("say(text='x', **({'failed': ", failed, "} if r['type'] == 'step' else {}))"));
+    auto environments = start();
+    begin(environments, 1);
+    expect_error(ExitCode::bad_data, "positions in \"calls\"", [&] {
+      play(environments, 1, 0, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)");
+    });
+  }
+  program("say(text='x', failed=[] if r['type'] == 'reset' else None)");
+  auto environments = start();
+  begin(environments, 1);
+  play(environments, 1, 0);
+  EXPECT_TRUE(environments.take_counters().tools.empty());
+}
+
 TEST_F(EnvironmentTest, APlainPromptHasNoMessagesAndNoCallsAreLookedFor) {
   program("say(text=json.dumps(r))");
   auto environments = start();

@@ -55,6 +55,11 @@ TEST_F(EnvironmentExample, Calculator) {
     EXPECT_EQ(answer.metrics.at("calls"), 1);
   }
   EXPECT_THAT(said(play(environments, 1, 5, "<tool_call>{")), HasSubstr("tool call 1"));
+  const environment::Counters counters = environments.take_counters();
+  ASSERT_EQ(counters.tools.size(), 1u) << "environment.tools names none";
+  EXPECT_EQ(counters.tools.front().calls, 5);
+  EXPECT_EQ(counters.tools.front().failed, 4);
+  EXPECT_EQ(counters.malformed_calls, 1);
   const Reply right = play(environments, 1, 6, "First 41, but it is 42.");
   EXPECT_TRUE(right.done);
   EXPECT_EQ(right.reward, 1);

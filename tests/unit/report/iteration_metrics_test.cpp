@@ -46,6 +46,16 @@ TEST(Metrics, TheClockAndThePlanAreInTheLine) {
   EXPECT_EQ(json.at("epoch"), 1.5);
 }
 
+TEST(Metrics, ToolsAreWithTheirEnvironment) {
+  IterationMetrics metrics;
+  metrics.environment["calls"] = 3;
+  metrics.tools["search"] = {{"calls", 3}, {"failed", 1}};
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(
+      json.at("environment"),
+      nlohmann::json::parse(R"({"calls": 3, "tools": {"search": {"calls": 3, "failed": 1}}})"));
+}
+
 TEST(Metrics, FileIsCutBackToTheCheckpoint) {
   const auto path =
       std::filesystem::temp_directory_path() / base::text("trireme-metrics-", getpid());

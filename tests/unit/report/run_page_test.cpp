@@ -317,6 +317,26 @@ TEST_F(RunPage, TheStatusFitsItsTerminal) {
   EXPECT_THAT(text, HasSubstr("mean eval_reward by iteration"));
 }
 
+TEST_F(RunPage, CallsOfToolsByTheirNames) {
+  const test::TemporaryFolder folder;
+  folder.write("metrics.jsonl", metric_lines(1, 3, [](double i) {
+                 return base::text(R"("environment": {"calls": )", i, R"(, "failed_calls": 1, )",
+                                   R"("tools": {"a.b": {"calls": )", i, R"(, "failed": 1}, )",
+                                   R"("other": {"calls": 0, "failed": 0}}})");
+               }));
+  RunHistory run(folder.path());
+  run.update();
+  const auto sections = charts_of(run);
+  const auto answers = std::ranges::find(sections, "Answers", &ChartSection::title);
+  ASSERT_NE(answers, sections.end());
+  std::vector<std::string> names;
+  for (const Chart& chart : answers->charts) {
+    for (const ChartTrace& trace : chart.traces) names.push_back(chart.title + ": " + trace.name);
+  }
+  EXPECT_THAT(names, ElementsAre("Calls of tools: calls", "Calls of tools: failed",
+                                 "Calls by tool: a.b", "Calls by tool: other"));
+}
+
 TEST_F(RunPage, RunsOfOneDeckAreAGroup) {
   std::vector<std::unique_ptr<test::TemporaryFolder>> folders;
   std::vector<std::unique_ptr<RunHistory>> runs;

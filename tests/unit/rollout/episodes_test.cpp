@@ -52,6 +52,7 @@ class Fake : public environment::Environments {
     reply.reward = static_cast<double>(told.state % 7) / 2 - 1;
     reply.metrics["calls"] = 1;
     turns_told.push_back(step.text);
+    repeated_[step.episode] = step.repeated;
     if (breaks && told.state % 13 == 0) return end(reply, "it died");
     if (told.state % 4 == 0 || told.turns == 6) {
       reply.truncated = told.turns == 6;
@@ -72,6 +73,7 @@ class Fake : public environment::Environments {
     std::vector<Reply> out(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(some));
     for (const Reply& reply : out) {
       if (reply.done) open_.erase(reply.episode);
+      answered_turns += reply.turn >= 0 && !repeated_[reply.episode];
     }
     answers_.erase(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(some));
     return out;
@@ -81,6 +83,7 @@ class Fake : public environment::Environments {
   bool breaks = true;
   uint64_t nonsense = 0;  // another one: it answers otherwise
   std::vector<std::string> turns_told;
+  int64_t answered_turns = 0;  // but those that an earlier run had the answers to
   size_t open_episodes() const { return open_.size(); }
 
  private:
@@ -98,6 +101,7 @@ class Fake : public environment::Environments {
   }
   std::mt19937_64 random_;
   std::map<uint64_t, Told> open_;
+  std::map<uint64_t, bool> repeated_;  // the last turn of an episode
   std::vector<Reply> answers_;
 };
 
@@ -307,6 +311,8 @@ TEST(Episodes, ContinueFromACheckpointAsIfNothingHadHappened) {
       EXPECT_EQ(samples.to_bytes(), stored[id].to_bytes()) << id;
     }
     while (!second.done()) second.round();
+    EXPECT_EQ(fake.answered_turns + other.answered_turns, undisturbed.answered_turns)
+        << "an answer counts once";
     second.finished.merge(first.finished);
     ASSERT_EQ(second.finished.size(), count);
     for (const auto& [id, samples] : whole.finished)
