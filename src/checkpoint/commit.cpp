@@ -15,6 +15,17 @@
 namespace trireme::checkpoint {
 namespace {
 
+// The checkpoint that stays beside the newest ones: that of the step `pinned`, or the one to which
+// `best` leads, while that step could not be saved.
+std::string pinned_name(const std::filesystem::path& folder, int64_t pinned) {
+  if (pinned < 0) return {};
+  std::error_code none;
+  const std::string name = folder_name(pinned);
+  return std::filesystem::exists(folder / name, none)
+             ? name
+             : std::filesystem::read_symlink(folder / "best", none).filename().string();
+}
+
 // Removes what is beyond `keep`, counting this run's own checkpoints and those that led to where it
 // began. Neither counted nor removed is what is newer than the point from which the run was resumed
 // and not its own: a branch that was left on purpose, a checkpoint that could not be read, or
@@ -25,17 +36,17 @@ void remove_old(const std::filesystem::path& folder, int64_t just_committed,
   const std::vector<Position> all = list_committed(folder, &not_whole);
   for (const std::string& problem : not_whole)
     log::warning(base::text("not counted as a checkpoint and left as it is: ", problem));
+  const std::string pinned = pinned_name(folder, retention.pinned);
   int64_t kept = 0;
   for (const Position& found : all) {
     const bool mine = found.fence == retention.fence;
     const bool behind_me = retention.resumed_from && found <= *retention.resumed_from;
     if (!mine && !behind_me) continue;
-    if (++kept <= retention.keep || found.step == just_committed || found.step == retention.pinned)
-      continue;
+    const std::string name = folder_name(found.step);
+    if (++kept <= retention.keep || found.step == just_committed || name == pinned) continue;
     if (retention.before_removal) retention.before_removal(found.step);
     // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a
     // good name.
-    const std::string name = folder_name(found.step);
     const std::filesystem::path doomed = folder / ("." + name + ".old.tmp");
     remove_quietly(doomed);
     rename_path(folder / name, doomed);
