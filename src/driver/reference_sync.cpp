@@ -10,6 +10,7 @@
 #include "driver/models.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/report/side_output.hpp"
 
@@ -26,24 +27,29 @@ fs::path folder_of(const PpoRoles& roles, int64_t iteration) {
   return roles.run.folder.path() / "reference" / name;
 }
 
-// The number behind `prefix` in the name of a folder.
-std::optional<int64_t> number_of(const fs::path& path, std::string_view before) {
+// The iteration in the name of a reference's folder.
+std::optional<int64_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (!name.starts_with(before)) return std::nullopt;
+  if (!name.starts_with(prefix)) return std::nullopt;
   try {
-    return std::stoll(name.substr(before.size()));
+    return std::stoll(name.substr(prefix.size()));
   } catch (const std::exception&) { return std::nullopt; }
 }
 
-// Checkpoints that are kept may be resumed from: the oldest of them has the oldest reference.
+// Checkpoints that are kept may be resumed from: the oldest of them has the oldest reference. Until
+// this start has committed one the next start may begin where it did, or at the one that is being
+// written: then all of them stay.
 void remove_old(const PpoRoles& roles, int64_t iteration) {
   const int64_t every = roles.run.options.reference.sync_every;
   int64_t oldest = iteration;
-  for (const auto& entry : fs::directory_iterator(roles.run.options.ckpt_path())) {
-    if (const auto step = number_of(entry.path(), "step-")) oldest = std::min(oldest, *step - 1);
+  bool has_own = false;
+  for (const auto& one : checkpoint::list_committed(roles.run.folder.checkpoints())) {
+    oldest = std::min(oldest, one.step - 1);
+    has_own = has_own || one.fence == roles.run.folder.lock().fence();
   }
+  if (!has_own) return;
   for (const auto& entry : fs::directory_iterator(roles.run.folder.path() / "reference")) {
-    const auto number = number_of(entry.path(), prefix);
+    const auto number = number_of(entry.path());
     if (number && *number < oldest / every * every) fs::remove_all(entry.path());
   }
 }
