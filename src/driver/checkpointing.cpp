@@ -285,9 +285,10 @@ std::optional<int64_t> Checkpointing::began_behind() const {
 
 RunState Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   const RunState state = run_state_from_json(reader.state());
-  VALIDATE(command_.empty() || state.command == command_, ExitCode::bad_data, "the checkpoint in ",
-           folder_.checkpoints().string(), " is one of `trireme ", state.command,
-           "`: choose another run.dir or ckpt.resume = \"never\"");
+  if (!command_.empty() && state.command != command_)
+    throw checkpoint::Mismatch(base::text("the checkpoint in ", folder_.checkpoints().string(),
+                                          " is one of `trireme ", state.command,
+                                          "`: choose another run.dir or ckpt.resume = \"never\""));
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
     reader.require_names(base::text("/", saved.name, "/weight/"), saved.spec->trainable_names(),
