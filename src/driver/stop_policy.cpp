@@ -38,7 +38,10 @@ StopPolicy::StopPolicy(const config::Options& options, const comm::Roles& roles,
       });
 }
 
-StopPolicy::~StopPolicy() { watch_.ask(nullptr); }
+StopPolicy::~StopPolicy() {
+  watch_.ask(nullptr);
+  job::forget_requests();
+}
 
 void StopPolicy::plan(int64_t iterations, const Checkpointing* checkpoints) {
   iterations_ = iterations;

@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "trireme/base/error.hpp"
+#include "trireme/job/stop_conditions.hpp"
 #include "trireme/job/verdict.hpp"
 
 namespace trireme::job {
@@ -137,6 +138,11 @@ StopReason pending_signal() {
 }
 
 void clear_save_request() { save_wanted = 0; }
+
+void forget_requests() {
+  save_wanted = 0;
+  warned = 0;
+}
 
 std::optional<double> seconds_since_terminate() {
   const int64_t moment = terminate_at.load();

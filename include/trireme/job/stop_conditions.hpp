@@ -27,4 +27,8 @@ class StopConditions {
   std::vector<Condition> conditions_;
 };
 
+// The run that SIGUSR1 or SIGUSR2 was for is over: another one of this process is not asked by it.
+// SIGTERM and SIGINT are for the process.
+void forget_requests();
+
 }  // namespace trireme::job
