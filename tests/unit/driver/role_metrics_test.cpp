@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "support/samples.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/trace/region.hpp"
+#include "unit/zero/tiny_model.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -103,17 +105,80 @@ TEST(BusyMetrics, AreTheMeanOverTheRanksOfARole) {
   const trace::Waited before = trace::waited_in("iteration");
   iterate(world().rank() % 2 == 0);
   const trace::Waited now = add_busy_metrics(roles, before, metrics);
-  const double busy = 1 - (now.wait - before.wait) / (now.seconds - before.seconds);
+  const double busy =
+      std::clamp(1 - (now.wait - before.wait) / (now.seconds - before.seconds), 0.0, 1.0);
   const auto all = world().all_gather<double>(std::array{busy});
   EXPECT_LT(all[0], 1) << "it waited";
-  EXPECT_NEAR(metrics.busy.at("trainer"), all[0], 1e-12);
+  EXPECT_NEAR(metrics.busy.at("trainer"), all[0], 1e-6);
   EXPECT_NEAR(metrics.busy.at("generator"),
-              std::accumulate(all.begin(), all.end(), 0.0) / world().size(), 1e-12);
+              std::accumulate(all.begin(), all.end(), 0.0) / world().size(), 1e-6);
   EXPECT_FALSE(metrics.busy.contains("reward")) << "nobody has the role";
   report::IterationMetrics next;
   iterate(false);
   add_busy_metrics(roles, now, next);
   EXPECT_NEAR(next.busy.at("generator"), 1, 0.01) << "the wait before is not counted again";
+}
+
+// Roles on ranks that lack them are left out, and a role that nobody has is no metric.
+TEST(ThreadMetrics, AreTheFewestOverTheRanksOfARole) {
+  const int rank = world().rank();
+  const auto options = [] {
+    config::Options deck;
+    deck.model.dtype = config::ComputeType::fp32;
+    deck.algo.advantage.estimator = config::Estimator::reinforce;
+    return deck;
+  }();
+  const comm::Roles roles = comm::make_roles(options, world());
+  const auto spec = model::describe(test::tiny_shape(test::Tied::no), model::HeadKind::language);
+  Trainer trainer(options, roles, spec, std::nullopt, at::kCPU, machine::Threads{},
+                  machine::MemoryCheck{}, 1);
+  machine::ThreadPlan threads;
+  threads.trainer.count = 2 + rank;
+  threads.generator.count = 7;
+  report::IterationMetrics metrics;
+  add_thread_metrics(world(), threads, rank == world().size() - 1 ? &trainer : nullptr, nullptr,
+                     metrics);
+  EXPECT_EQ(metrics.threads.at("trainer"), 1 + world().size()) << "the last rank's alone";
+  EXPECT_EQ(metrics.threads.size(), 1u) << "it has learned nothing yet, and nobody generates";
+  report::IterationMetrics of_all;
+  add_thread_metrics(world(), threads, &trainer, nullptr, of_all);
+  EXPECT_EQ(of_all.threads.at("trainer"), 2);
+}
+
+TEST(SyncMetrics, AreThoseThatTheSyncHas) {
+  report::IterationMetrics metrics;
+  add_sync_metrics({.version = 3, .weights = 1000, .seconds = 2}, metrics);
+  EXPECT_TRUE(metrics.weight_sync.empty()) << "nothing was copied";
+  weightsync::SyncTotals local{.weights = 4'000'000'000, .local = 8, .seconds = 2, .stall = 0.5};
+  add_sync_metrics(local, metrics);
+  EXPECT_EQ(metrics.weight_sync.at("bytes"), 4e9);
+  EXPECT_EQ(metrics.weight_sync.at("gb_per_second"), 2);
+  EXPECT_EQ(metrics.weight_sync.at("stall"), 0.5);
+  EXPECT_EQ(metrics.weight_sync.at("copied_bytes"), 8);
+  for (const char* name : {"gathered_bytes", "over_bound", "sent_share", "changed_head"})
+    EXPECT_FALSE(metrics.weight_sync.contains(name)) << name;
+  const weightsync::SyncTotals wide{.weights = 1000,
+                                    .network = 300,
+                                    .busiest_node = 200,
+                                    .busiest_rank = 150,
+                                    .bound = 100,
+                                    .in_node = 400,
+                                    .in_place = 50,
+                                    .local = 25,
+                                    .gathered = 12,
+                                    .sent = 30,
+                                    .full = 120,
+                                    .messages = 9,
+                                    .seconds = 1,
+                                    .changed = {{"embedding", 0.5}, {"head", 0.125}}};
+  add_sync_metrics(wide, metrics);
+  const std::map<std::string, double> wanted{{"network_bytes", 300},  {"busiest_node_bytes", 200},
+                                             {"node_bytes", 400},     {"in_place_bytes", 50},
+                                             {"copied_bytes", 25},    {"gathered_bytes", 12},
+                                             {"messages", 9},         {"over_bound", 1.5},
+                                             {"sent_share", 0.25},    {"changed_embedding", 0.5},
+                                             {"changed_head", 0.125}, {"seconds", 1}};
+  for (const auto& [name, value] : wanted) EXPECT_EQ(metrics.weight_sync.at(name), value) << name;
 }
 
 }  // namespace

@@ -128,6 +128,69 @@ TEST(RunFolder, APlaceThatCannotBeIsOneErrorOnEveryRank) {
               testing::AllOf(HasSubstr("file/run"), HasSubstr("choose another run.dir")));
 }
 
+// ---- Two folders, one writer ----
+
+config::Options saving_in(const fs::path& run, const fs::path& checkpoints) {
+  config::Options options = options_of(run);
+  options.ckpt.path = checkpoints.string();
+  return options;
+}
+
+TEST(RunFolder, TwoRunsMayNotSaveInOneFolder) {
+  const SharedFolder parent;
+  const auto options = saving_in(parent.path() / "one", parent.path() / "saved");
+  {
+    const RunFolder first(options, world());
+    EXPECT_NE(&first.lock(), &first.checkpoint_lock());
+    EXPECT_THAT(error_of(ExitCode::locked,
+                         [&] {
+                           RunFolder second(
+                               saving_in(parent.path() / "two", parent.path() / "saved"), world());
+                         }),
+                testing::AllOf(HasSubstr("folder of checkpoints"), HasSubstr("saved")));
+    world().barrier();
+    const RunFolder elsewhere(saving_in(parent.path() / "two", parent.path() / "apart"), world());
+    world().barrier();
+  }
+  world().barrier();
+  EXPECT_NO_THROW(RunFolder(saving_in(parent.path() / "two", parent.path() / "saved"), world()))
+      << "it was given back";
+}
+
+TEST(RunFolder, CheckpointsInTheRunFolderItselfAreUnderItsLock) {
+  const SharedFolder parent;
+  const auto run = parent.path() / "run";
+  for (const fs::path& same : {run, parent.path() / "elsewhere/../run"}) {
+    const RunFolder folder(saving_in(run, same), world());
+    EXPECT_EQ(&folder.lock(), &folder.checkpoint_lock()) << same;
+    EXPECT_TRUE(fs::equivalent(folder.checkpoints(), run));
+    world().barrier();
+  }
+}
+
+TEST(RunFolder, WhatAnEndLeftOfACheckpointIsPutRight) {
+  const SharedFolder parent;
+  const auto ckpt = parent.path() / "ckpt";
+  if (world().rank() == 0) {
+    for (const char* name : {".step-000003.tmp", ".step-000002.tmp.old", "step-000001",
+                             ".step-000001.tmp.old", "notes"}) {
+      fs::create_directories(ckpt / name);
+      std::ofstream(ckpt / name / "manifest.json") << name;
+    }
+  }
+  world().barrier();
+  const RunFolder folder(options_of(parent.path()), world());
+  world().barrier();
+  EXPECT_FALSE(fs::exists(ckpt / ".step-000003.tmp")) << "never committed";
+  EXPECT_EQ(base::read_file(ckpt / "step-000002/manifest.json"), ".step-000002.tmp.old")
+      << "it was moved aside and not replaced";
+  EXPECT_EQ(base::read_file(ckpt / "step-000001/manifest.json"), "step-000001")
+      << "it was replaced";
+  EXPECT_FALSE(fs::exists(ckpt / ".step-000001.tmp.old"));
+  EXPECT_TRUE(fs::exists(ckpt / "notes")) << "somebody else's";
+  world().barrier();
+}
+
 // ---- samples.jsonl ----
 
 const data::PromptSet& prompts() {

@@ -31,6 +31,76 @@ TEST(RunState, TextRoundTrip) {
   EXPECT_EQ(run_state_from_json(to_json(state)), state);
 }
 
+// Every field that a checkpoint has, one at a time: none is left out of the text or taken from
+// another's place.
+TEST(RunState, EachFieldComesBackAlone) {
+  const std::vector<void (*)(RunState&)> fields{
+      [](RunState& s) { s.iteration = 7; },
+      [](RunState& s) { s.phase = phase::train; },
+      [](RunState& s) { s.mini_batch = 5; },
+      [](RunState& s) { s.version = 8; },
+      [](RunState& s) { s.training.actor_steps = 70; },
+      [](RunState& s) { s.training.critic_steps = 71; },
+      [](RunState& s) { s.training.kl_coefficient = 0.1 + 0.2; },
+      [](RunState& s) { s.schedule_steps = 1000; },
+      [](RunState& s) { s.metrics_cursor = int64_t{1} << 40; },
+      [](RunState& s) { s.skipped_prompts = 11; },
+      [](RunState& s) { s.filter.share_before = 0.1; },
+      [](RunState& s) { s.filter.drawn = 12; },
+      [](RunState& s) { s.filter.draws = 13; },
+      [](RunState& s) { s.filter.seen = 14; },
+      [](RunState& s) { s.filter.informative = 15; },
+      [](RunState& s) { s.filter.complaints = 16; },
+      [](RunState& s) { s.pending_bytes = 17; },
+      [](RunState& s) { s.unfinished_bytes = 18; },
+      [](RunState& s) { s.dispatch_bytes = 19; },
+      [](RunState& s) {
+        s.carried = {{uint64_t{1} << 43, 3}};
+      },
+      [](RunState& s) {
+        s.sampler = {{100}, {64}};
+      },
+      [](RunState& s) {
+        s.ptx_sampler = {{50}, {7}};
+      },
+      [](RunState& s) { s.best.metric = "eval_loss"; },
+      [](RunState& s) { s.best.iteration = 6; },
+      [](RunState& s) { s.best.value = 1.0 / 7; },
+      [](RunState& s) { s.outcome.curve = 1.0 / 3; },
+      [](RunState& s) { s.outcome.kl = 0.25; },
+      [](RunState& s) { s.outcome.entropy = -0.5; },
+      [](RunState& s) { s.rewards = {0.25}; },
+      [](RunState& s) { s.command = "ppo"; },
+      [](RunState& s) { s.deck = "[run]\n"; },
+      [](RunState& s) {
+        s.inputs = {{"data.dataset", "digest"}};
+      },
+      [](RunState& s) { s.resumed_from = "/a/step-000001"; },
+      [](RunState& s) { s.compute_type = "bf16"; },
+      [](RunState& s) { s.date = "2026-03-09"; }};
+  for (size_t i = 0; i < fields.size(); ++i) {
+    RunState state;
+    fields[i](state);
+    EXPECT_NE(state, RunState{}) << i;
+    EXPECT_EQ(run_state_from_json(to_json(state)), state) << i;
+  }
+  RunState judged;
+  judged.outcome.judged = 0.5;
+  EXPECT_EQ(run_state_from_json(to_json(judged)), RunState{}) << "of this iteration alone";
+}
+
+TEST(RunState, ACheckpointHasTheNumberOfTheIterationThatItLiesIn) {
+  RunState state;
+  state.iteration = 4;
+  EXPECT_FALSE(state.inside_iteration());
+  EXPECT_EQ(state.checkpoint_step(), 4);
+  for (const char* inside : {phase::reward, phase::train, phase::evaluate}) {
+    state.phase = inside;
+    EXPECT_TRUE(state.inside_iteration());
+    EXPECT_EQ(state.checkpoint_step(), 5) << inside;
+  }
+}
+
 TEST(RunState, MalformedTextIsRefused) {
   const std::string whole = to_json(RunState{});
   EXPECT_THROW(run_state_from_json(whole.substr(0, whole.size() / 2)), UserError);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "driver/checkpointing.hpp"
 #include "driver/models.hpp"
 #include "support/samples.hpp"
 #include "trireme/comm/roles.hpp"
@@ -15,12 +17,27 @@ struct TinyActor {
   explicit TinyActor(const config::Options& options_of_run, bool tracks_changes = false)
       : options(options_of_run),
         roles(comm::make_roles(options, test::world())),
-        spec(model::describe(test::tiny_shape(test::Tied::no), model::HeadKind::language)),
+        spec(described(options)),
         model(make_sharded(roles.trainers, spec, at::kCPU,
                            {.compute = config::DType::f32,
                             .track_changes = tracks_changes,
                             .rings = roles.rings})) {
     model->load(test::initial_reader(spec));
+  }
+  static model::ModelSpec described(const config::Options& options) {
+    auto spec = model::describe(test::tiny_shape(test::Tied::no), model::HeadKind::language);
+    model::freeze(spec, options.actor.freeze, "actor.freeze");
+    return spec;
+  }
+  // The values of this rank's shards, one parameter behind the other.
+  std::vector<float> values(SavedArray array = &zero::ShardedModel::master) const {
+    std::vector<float> all;
+    for (size_t p = 0; p < spec.parameters.size(); ++p) {
+      if (!spec.parameters[p].trainable) continue;
+      const float* values = (model.get()->*array)(p).host();
+      if (values) all.insert(all.end(), values, values + model->own(p).elements());
+    }
+    return all;
   }
   // One optimizer step. Collective.
   void learn(uint64_t seed) {

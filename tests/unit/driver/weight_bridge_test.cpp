@@ -60,6 +60,64 @@ TEST(WeightBridge, CopiesFollowTheTrainers) {
   }
 }
 
+// Frozen weights move once; what is trained moves at each sync.
+TEST(WeightBridge, FrozenWeightsAreSentOnce) {
+  for (const auto how : {config::SharedMemory::never, config::SharedMemory::buckets}) {
+    config::Options options = options_with(how, false);
+    options.actor.freeze = {"model.embed_tokens.*", "model.layers.*"};
+    TinyActor actor(options);
+    generate::GeneratorWeights weights(actor.spec, config::DType::f32);
+    WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, false);
+    std::vector<int64_t> moved;
+    for (int64_t version = 1; version <= 3; ++version) {
+      if (version > 1) actor.learn(static_cast<uint64_t>(version));
+      const auto counters = bridge.run(version, actor.model.get(), &weights);
+      moved.push_back(counters.bytes_local + counters.bytes_received);
+      EXPECT_EQ(weights.version(), version);
+      for (size_t p = 0; p < actor.spec.parameters.size(); ++p) {
+        if (!actor.spec.parameters[p].trainable) continue;
+        EXPECT_TRUE(at::equal(weights.tensor(p), whole_of(actor, p)));
+      }
+    }
+    const int64_t bytes = int64_t{sizeof(float)};
+    EXPECT_EQ(moved[0], actor.spec.elements() * bytes);
+    EXPECT_EQ(moved[1], actor.spec.trainable_elements() * bytes);
+    EXPECT_EQ(moved[2], moved[1]);
+  }
+}
+
+// Memory of a generator that went wrong between two syncs is noticed where only changes are sent,
+// and everything is sent again.
+TEST(WeightBridge, MemoryThatWentWrongIsHealed) {
+  const config::Options options = options_with(config::SharedMemory::never, true);
+  TinyActor actor(options, plan::sends_deltas(options, false, true));
+  generate::GeneratorWeights weights(actor.spec, config::DType::f32);
+  WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, false);
+  bridge.run(1, actor.model.get(), &weights);
+  if (world().rank() == world().size() - 1) {
+    for (size_t p = 0; p < actor.spec.parameters.size(); ++p) weights.tensor(p).fill_(17);
+  }
+  bridge.run(2, actor.model.get(), &weights);
+  expect_equal_weights(actor, weights);
+  EXPECT_EQ(bridge.healed(), world().size() > 1 ? 1 : 0) << "on every rank; alone it copies all";
+  bridge.run(3, actor.model.get(), &weights);
+  EXPECT_EQ(bridge.healed(), world().size() > 1 ? 1 : 0);
+}
+
+TEST(WeightBridge, TotalsAreThoseOfAllRanks) {
+  const config::Options options = options_with(config::SharedMemory::never, false);
+  TinyActor actor(options);
+  generate::GeneratorWeights weights(actor.spec, config::DType::f32);
+  WeightBridge bridge(options, actor.roles, actor.spec, at::kCPU, false);
+  const auto counters = bridge.run(5, actor.model.get(), &weights);
+  const auto totals = bridge.totals(counters);
+  EXPECT_EQ(totals.version, 5);
+  EXPECT_EQ(totals.weights, actor.spec.elements() * int64_t{sizeof(float)});
+  EXPECT_EQ(totals.local, world().sum(counters.bytes_local));
+  EXPECT_EQ(totals.seconds, world().max(counters.seconds));
+  EXPECT_TRUE(totals.moved());
+}
+
 // Where all ranks share memory the generators read the trainers' weights in place: a sync moves no
 // byte and is a new version all the same.
 TEST(WeightBridge, WeightsInPlaceAreTheTrainersOwn) {
