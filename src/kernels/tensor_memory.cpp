@@ -12,7 +12,9 @@ namespace trireme::kernels {
 namespace {
 
 void give_back(void* data) {
-  if (data != nullptr && !base::tensor_blocks().give_back(data)) c10::free_cpu(data);
+  if (data == nullptr) return;
+  c10::profiledCPUMemoryReporter().Delete(data);
+  if (!base::tensor_blocks().give_back(data)) c10::free_cpu(data);
 }
 
 class BlockAllocator final : public c10::Allocator {
@@ -20,6 +22,7 @@ class BlockAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = bytes < base::BlockCache::least ? nullptr : base::tensor_blocks().take(bytes);
     if (data == nullptr) data = c10::alloc_cpu(bytes);  // which says what is missing
+    c10::profiledCPUMemoryReporter().New(data, bytes);  // as LibTorch's own does: to profilers
     return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
