@@ -111,24 +111,28 @@ def rl_step_rows(shape, dtype, steps, sequences):
 
 
 def lora_rows(shape, steps):
-    """T11: an adapter of rank 16 on all linear layers, beside the same step of the whole model and peft's. Two ranks by
-    DDP: the base is whole on each. Without recompute the adapter leaves two of three passes over the base's weights;
-    with it three of four, so 1.33 is the most that a step can win there, before the adapter's own products."""
+    """T11: an adapter of rank 16 on all linear layers, beside the same step of the whole model and
+    peft's. Two ranks by DDP: the base is whole on each. Without recompute the adapter leaves two of
+    three passes over the base's weights; with it three of four, so 1.33 is the most that a step can
+    win there, before the adapter's own products."""
     def sides(key, recompute):
         def side(lora):
-            return ours("perf_train", key, "--shape", shape, "--dtype", "bf16", "--steps", steps, "--lora", lora,
-                        "--recompute", -recompute, ranks=2)
-        stock = peer("train_stock.py", key, "--kind", "ddp", "--shape", shape, "--dtype", "bf16", "--lora", 16,
-                     "--recompute", recompute, "--repetitions", steps, ranks=2)
+            return ours("perf_train", key, "--shape", shape, "--dtype", "bf16", "--steps", steps,
+                        "--lora", lora, "--recompute", -recompute, ranks=2)
+        stock = peer("train_stock.py", key, "--kind", "ddp", "--shape", shape, "--dtype", "bf16",
+                     "--lora", 16, "--recompute", recompute, "--repetitions", steps, ranks=2)
         return side(16), side(0), stock
     rows = []
     for recompute, faster in ((0, 1.3), (1, None)):
-        what = f"{shape} bf16, LoRA of rank 16, 2 ranks x 2 x 512 tokens, {'' if recompute else 'no '}recompute"
-        for key, name, unit, targets in (("tokens_per_s_best", "train step", "tokens/s", (faster, 1.2)),
-                                         ("peak_bytes", "peak memory per rank", "bytes", (2, None))):
+        what = (f"{shape} bf16, LoRA of rank 16, 2 ranks x 2 x 512 tokens, "
+                f"{'' if recompute else 'no '}recompute")
+        for key, name, unit, targets in (
+                ("tokens_per_s_best", "train step", "tokens/s", (faster, 1.2)),
+                ("peak_bytes", "peak memory per rank", "bytes", (2, None))):
             adapter, whole, stock = sides(key, recompute)
-            rows.append(Row("T11", f"{name} {what}", unit, adapter,
-                            [Peer("the whole model", whole, targets[0]), Peer("peft, DDP + gloo", stock, targets[1])],
+            peers = [Peer("the whole model", whole, targets[0]),
+                     Peer("peft, DDP + gloo", stock, targets[1])]
+            rows.append(Row("T11", f"{name} {what}", unit, adapter, peers,
                             lower=key == "peak_bytes"))
     return rows
 
