@@ -31,7 +31,7 @@ cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStr
 cudaError_t launch_sum_rows(uint64_t* sums, const DeviceRows* rows, const DeviceRows* on_host,
                             int64_t count, cudaStream_t stream);
 
-// What start_copy(), finish_copies() and sum_rows() (device_copies.hpp) do: work of the default
+// The work of start_copy(), finish_copies() and sum_rows() (device_copies.hpp), in the default
 // stream.
 void start_rows(const RowCopy& copy);
 void finish_rows();

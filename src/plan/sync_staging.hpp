@@ -15,9 +15,9 @@ struct SyncStaging {
   int64_t device = 0;    // of a GPU: what is packed and unpacked there for messages between GPUs
 };
 
-// What weightsync/plan.cpp and the engines of weightsync come to, from counts of ranks and what
-// each slice takes of a shard: where there are several groups of trainers each of them counts as if
-// it sent everything. Nothing where generators read the trainers' weights in place.
+// The staging memory of weightsync/plan.cpp and its engines, from counts of ranks and each slice's
+// share of a shard: of several groups of trainers each counts as if it sent everything. None where
+// generators read the trainers' weights in place.
 SyncStaging sync_staging(const Job& job, int rank);
 
 }  // namespace trireme::plan

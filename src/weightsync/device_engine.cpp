@@ -25,8 +25,8 @@ std::vector<int> ranks_of(const Members& members) {
   return ranks;
 }
 
-// What a rank passes on was unpacked when the round after that of its arrival had begun, so it can
-// be packed for the one after that.
+// A bucket that a rank passes on is unpacked when the round after that of its arrival has begun, so
+// it can be packed for the one after that.
 size_t first_round(const Flow& flow) {
   constexpr size_t later = 2;
   if (!flow.passed_on()) return 0;

@@ -60,7 +60,7 @@ class DeviceEngine final : public Engine {
   void begin_round(size_t number);
   void unpack_round(size_t number);
   std::byte* at(size_t number, const Move& move, std::span<const void* const> tensors) const;
-  // What a flow is sent from: what a rank passes on lies in its targets.
+  // The tensors that a flow is sent from: a rank passes on from its targets.
   std::span<const void* const> tensors_of(const Flow& flow) const;
   int64_t bytes_of(const Bucket& bucket) const { return bucket.elements * element_bytes_; }
 

@@ -1,6 +1,6 @@
-// What carries a plan out, one sync after the other: by buckets in host memory (bucket_engine.hpp)
-// or from device to device (device_engine.hpp). Here is what both are about: one rank's plan, its
-// tensors in the sync at hand, and the agreement at its end.
+// An engine carries a plan out, one sync after the other: by buckets in host memory
+// (bucket_engine.hpp) or from device to device (device_engine.hpp). Both have one rank's plan, its
+// tensors in the current sync, and the agreement at its end.
 #pragma once
 
 #include <cstdint>

@@ -108,7 +108,7 @@ MUTATIONS = [
     Mutation("caches_kept", "the KV cache stays while the trainers of the same ranks work", "src/driver/ppo_roles.cpp",
              "  generator->release_cache();\n", "", ("counts",)),
     Mutation("pass_without_looks", "a rank takes nothing from queues and plugins while its models score", "src/learn/scoring.cpp",
-             "    if (pass.next(received) == comm::Then::leave) return comm::Then::leave;\n", "", ("waves",)),
+             "    if (pass.next(received) == comm::Then::leave) return comm::Then::leave;\n", "", ("long_pass",)),
     Mutation("changes_of_last_step", "a delta has the changes of the last optimizer step only", "src/zero/optimizer.cpp",
              "std::transform(step_bits.begin(), step_bits.end(), sum, sum, std::bit_or<>());", "std::copy(step_bits.begin(), step_bits.end(), sum);",
              ("deltas",)),

@@ -42,10 +42,10 @@ SUITES = {
     "weightsync_unit": ("weightsync_unit", "*"),
     "generate_ranks": ("generate_ranks", "*"),
     "checkpoint_unit": ("checkpoint_unit", "*"),
-    "counts": ("trireme", "layouts_test.py test_counts_of_a_run"),
-    "deltas": ("trireme", "layouts_test.py test_deltas_carry_the_changes_of_all_steps"),
-    "waves": ("trireme", "waves_test.py test_a_long_pass_takes_what_comes"),
-    "healing": ("trireme", "layouts_test.py test_memory_that_went_wrong_is_healed"),
+    "counts": ("trireme", "counts_test.py test_counts_of_a_run"),
+    "deltas": ("trireme", "counts_test.py test_deltas_carry_the_changes_of_all_steps"),
+    "long_pass": ("trireme", "long_pass_test.py test_a_long_pass_takes_what_comes"),
+    "healing": ("trireme", "counts_test.py test_memory_that_went_wrong_is_healed"),
 }
 
 
