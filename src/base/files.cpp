@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -101,10 +102,14 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+// A page that is read brings those around it, which the parts before and behind gave back already.
 void MappedFile::let_go(std::span<const std::byte> part) const {
+  constexpr uintptr_t around = 64 << 10;  // Linux' fault-around
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+             file = reinterpret_cast<uintptr_t>(data_),
              begin = reinterpret_cast<uintptr_t>(part.data()),
-             first = (begin + page - 1) / page * page, last = (begin + part.size()) / page * page;
+             first = std::max(begin / page * page, file + around) - around,
+             last = std::min(begin + part.size() + around, file + size_);
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

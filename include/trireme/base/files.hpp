@@ -41,8 +41,8 @@ class MappedFile {
   ~MappedFile();
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
-  // Gives the pages that lie wholly in `part`, which is of bytes(), back to the page cache: they
-  // count no longer as this process' memory, and come again when they are touched.
+  // Gives the pages of `part`, which is of bytes(), and of 64 KiB around it back to the page cache:
+  // they count no longer as this process' memory, and come again when they are touched.
   void let_go(std::span<const std::byte> part) const;
 
  private:
