@@ -24,10 +24,12 @@
 #include "harness/random_weights.hpp"
 #include "harness/shapes.hpp"
 #include "harness/site.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/generate/engine.hpp"
+#include "trireme/kernels/tensor_memory.hpp"
 
 namespace {
 
@@ -249,6 +251,8 @@ void run(const Setting& a) {
 
 int main(int argc, char** argv) {
   try {
+    base::keep_freed_memory();  // as the program
+    kernels::use_block_cache();
     run(parse(argc, argv));
   } catch (const UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -18,8 +18,10 @@
 #include "harness/random_weights.hpp"
 #include "harness/shapes.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/generate/engine.hpp"
+#include "trireme/kernels/tensor_memory.hpp"
 
 namespace {
 
@@ -123,6 +125,8 @@ void run(const Setting& s) {
 
 int main(int argc, char** argv) {
   try {
+    trireme::base::keep_freed_memory();  // as the program
+    trireme::kernels::use_block_cache();
     run(parse(argc, argv));
   } catch (const trireme::UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());

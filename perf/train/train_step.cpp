@@ -14,7 +14,6 @@
 // of its busiest rank, what an idle core per rank would give.
 #include "torch/torch.hpp"
 
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -28,6 +27,7 @@
 #include "harness/shapes.hpp"
 #include "harness/site.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/heap.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/topology.hpp"
@@ -217,11 +217,6 @@ void report(const Setting& s, const comm::CommView& world, double tokens,
 }
 
 void run(const Setting& s) {
-  // Freed blocks stay with the process: returning and re-faulting them every step costs a fifth of
-  // the time.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2147483647);
-  mallopt(M_TOP_PAD, 64 << 20);
   const comm::Session session;
   const auto& world = session.world();
   const perf::Site site = perf::enter_site(comm::discover(world).local_rank);
@@ -292,7 +287,8 @@ void run(const Setting& s) {
 
 int main(int argc, char** argv) {
   try {
-    trireme::kernels::use_block_cache();  // as the program
+    trireme::base::keep_freed_memory();  // as the program
+    trireme::kernels::use_block_cache();
     trireme::run(trireme::parse(argc, argv));
   } catch (const trireme::UserError& error) {
     std::fprintf(stderr, "%s\n", error.what());
