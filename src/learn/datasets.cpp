@@ -52,10 +52,16 @@ class NodeTeam {
   data::EncodingTeam team_;
 };
 
-int64_t longest_of(const data::PromptSet& prompts) {
-  size_t out = 0;
-  for (int64_t row = 0; row < prompts.size(); ++row) out = std::max(out, prompts[row].ids.size());
-  return static_cast<int64_t>(out);
+struct Lengths {
+  int64_t shortest = 0, longest = 0;
+};
+Lengths lengths_of(const data::PromptSet& prompts) {
+  size_t shortest = prompts.size() > 0 ? SIZE_MAX : 0, longest = 0;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    shortest = std::min(shortest, prompts[row].ids.size());
+    longest = std::max(longest, prompts[row].ids.size());
+  }
+  return {static_cast<int64_t>(shortest), static_cast<int64_t>(longest)};
 }
 
 }  // namespace
@@ -111,13 +117,14 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   return set;
 }
 
-int64_t longest_sequence(const config::Options& options, const data::PromptSet& prompts,
-                         const std::optional<data::PromptSet>& held_out) {
+SequenceLimits sequence_limits(const config::Options& options, const data::PromptSet& prompts,
+                               const std::optional<data::PromptSet>& held_out) {
   const int64_t most = options.rollout.max_new_tokens;
   const bool in_turns = options.environment.wanted();  // of `most` tokens each
-  if (most == 0 || in_turns || options.actor.ptx_coef > 0) return options.max_len();
-  const int64_t prompt = std::max(longest_of(prompts), held_out ? longest_of(*held_out) : 0);
-  return std::min(prompt + most, options.max_len());
+  if (most == 0 || in_turns || options.actor.ptx_coef > 0) return {options.max_len(), 0};
+  const Lengths trained = lengths_of(prompts);
+  const int64_t prompt = std::max(trained.longest, held_out ? lengths_of(*held_out).longest : 0);
+  return {std::min(prompt + most, options.max_len()), trained.shortest};
 }
 
 TrainingSet load_training(const config::Options& options, const config::Strings& files,

@@ -96,7 +96,7 @@ void log_plan(const std::vector<plan::Pool>& pools) {
 void MemoryCheck::admit(const config::Options& options, config::Command command,
                         const config::RoleMap& roles, const comm::CommView& world,
                         const comm::NodeTopology& topology, const model::ModelSpec& actor,
-                        const std::optional<config::ModelShape>& critic, int64_t longest,
+                        const std::optional<config::ModelShape>& critic,
                         const plan::RunLength& length, at::Device device) {
   const trace::Region region{"memory check"};
   world.barrier();  // devices are current, plugins started: memory that is free now is what the job
@@ -118,7 +118,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   config::Options settled = options;
   // A generator on a GPU takes its pages whole.
   if (device.is_cpu())
-    settled.data.max_len = settled.model.max_len = std::min(options.max_len(), longest);
+    settled.data.max_len = settled.model.max_len = std::min(options.max_len(), length.longest);
   const bool own_kernels = kernels::device_kernels() != nullptr;
   if (!device.is_cpu() && kernels::device_product() == nullptr)
     settled.train.exact_products = false;  // put aside

@@ -51,7 +51,7 @@ constexpr int64_t allocator_share = 50;  // of the tensors one part in so many f
 // (base/heap.hpp).
 constexpr int64_t host_process = 176 * mib;
 constexpr int64_t host_scratch = 20 * mib, host_scratch_of_thread = 4 * mib;
-constexpr int64_t heap_share = 33;
+constexpr int64_t heap_share = 50;
 // kernels/row_losses.cpp: of a chunk of logits in fp32, and tensors of that size at a time.
 constexpr int64_t distill_chunk_bytes(Place place) {
   return (place == Place::device ? 128 : 16) * mib;
@@ -97,6 +97,7 @@ class RankLedger {
   PassWork work(const ModelLayout& model, int64_t tokens) const {
     return {model,
             tokens,
+            targets(tokens),
             head_rows(model),
             kept_blocks(model),
             operators(),
@@ -104,6 +105,13 @@ class RankLedger {
             logit(),
             options().train.logits_memory.count,
             options().train.exact_products};
+  }
+
+  // Of ppo the policy's own tokens: of each sequence what its prompt leaves.
+  int64_t targets(int64_t tokens) const {
+    const int64_t prompt = job_.length.shortest_prompt, answer = options().rollout.max_new_tokens;
+    if (prompt == 0 || answer == 0) return tokens;
+    return base::ceil_div(tokens * answer, prompt + answer);
   }
 
   // Readings of others, not ours.
@@ -116,7 +124,8 @@ class RankLedger {
           host_scratch + job_.threads * host_scratch_of_thread, every_phase, Accuracy::estimate);
       for (const auto& [what, bytes] :
            {std::pair{"code of bf16 products by their shapes", product_code_bytes(job_)},
-            {"blocks of bf16 products in fp32", widened_block_bytes(job_)}}) {
+            {"blocks of bf16 products in fp32", widened_block_bytes(job_)},
+            {"operands of fp32 products", packed_operand_bytes(job_)}}) {
         if (bytes > 0) add("process", what, bytes, every_phase, Accuracy::estimate);
       }
       const int64_t sequences = job_.command == config::Command::ppo

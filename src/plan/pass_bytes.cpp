@@ -119,15 +119,15 @@ int64_t estimated_block_backward(const PassWork& work) {
   return saved + values(work, 3 * w.ffn + 3 * w.hidden) + weight;
 }
 
-// Logits of one piece of the vocabulary for all tokens, composed ones in fp32 and once more; and
+// Logits of one piece of the vocabulary for all targets, composed ones in fp32 and once more; and
 // the hidden states' gradient.
 int64_t estimated_head(const PassWork& work) {
   if (work.head_rows == 1) return 0;
   const int64_t logits =
-      work.tokens * chunk(work) *
+      work.targets * chunk(work) *
       (work.operators == Operators::host ? work.logit_bytes : work.logit_bytes + 2 * float_bytes);
   const int64_t widened =
-      widens(work) ? (chunk(work) + work.tokens) * work.model.shape.hidden * work.logit_bytes : 0;
+      widens(work) ? (chunk(work) + work.targets) * work.model.shape.hidden * work.logit_bytes : 0;
   return logits + work.tokens * work.model.shape.hidden * (float_bytes + work.element_bytes) +
          widened;
 }
@@ -143,7 +143,7 @@ PassBytes training_pass_bytes(const PassWork& work) {
   out.head_weight = chunk(work) * work.model.shape.hidden * work.element_bytes;
   out.head_logits = estimated_head(work);
   if (work.head_rows > 1 && work.operators == Operators::host) {
-    out.head_kept = std::min(work.kept_logits, work.tokens * work.head_rows * work.logit_bytes);
+    out.head_kept = std::min(work.kept_logits, work.targets * work.head_rows * work.logit_bytes);
   }
   out.backward = estimated_block_backward(work);
   return out;

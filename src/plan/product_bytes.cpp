@@ -12,7 +12,7 @@ namespace trireme::plan {
 namespace {
 
 // Of full caches, by the runs of docs/user/plan.md.
-constexpr int64_t full_caches = int64_t{40} << 20;
+constexpr int64_t full_caches = int64_t{40} << 20, packed_operands = int64_t{56} << 20;
 
 using Shapes = std::set<std::vector<int64_t>>;
 
@@ -99,6 +99,14 @@ struct Buffers {
 };
 
 }  // namespace
+
+int64_t packed_operand_bytes(const Job& job) {
+  if (job.compute != config::DType::f32) return 0;
+  int64_t largest = 0;
+  for (const auto& tensor : job.models.actor.tensors)
+    largest = std::max(largest, tensor.elements());
+  return std::min(packed_operands, 4 * largest);
+}
 
 int64_t widened_block_bytes(const Job& job) {
   if (job.compute != config::DType::bf16 || job.native_bf16) return 0;

@@ -27,9 +27,13 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
 // rank loads, and the ranks of a node encode a share each. Collective over `world`.
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files,
                              const text::Tokenizer& tokenizer, const comm::CommView& world);
-// Tokens of the longest sequence that a run of ppo can make of these prompts.
-int64_t longest_sequence(const config::Options& options, const data::PromptSet& prompts,
-                         const std::optional<data::PromptSet>& held_out);
+// Tokens of the longest sequence that a run of ppo can make of these prompts, and of the shortest
+// prompt that it trains with.
+struct SequenceLimits {
+  int64_t longest = 0, shortest_prompt = 0;
+};
+SequenceLimits sequence_limits(const config::Options& options, const data::PromptSet& prompts,
+                               const std::optional<data::PromptSet>& held_out);
 // Examples (sft, and the pretraining texts of ppo) or pairs (rm, dpo). Every rank loads.
 TrainingSet load_training(const config::Options& options, const config::Strings& files,
                           config::Command command, const text::Tokenizer& tokenizer,

@@ -28,13 +28,12 @@ class MemoryCheck {
   // less free than the plan needs, or warns (run.memory_check); rank 0 logs the plan. Chooses how
   // many blocks to compute again where train.keep_memory says for how much memory, and then whether
   // generators keep their caches while trainers of their ranks work. options.model.dtype is
-  // settled. `critic`: its shape, where there is one. `longest`: tokens of the longest sequence
-  // that the data can make, by which memory on hosts is planned where that is less than the deck's
-  // limit. `length`: of the run.
+  // settled. `critic`: its shape, where there is one. `length`: of the run; memory on hosts is
+  // planned by its sequences where they are shorter than the deck's limit.
   void admit(const config::Options& options, config::Command command, const config::RoleMap& roles,
              const comm::CommView& world, const comm::NodeTopology& topology,
              const model::ModelSpec& actor, const std::optional<config::ModelShape>& critic,
-             int64_t longest, const plan::RunLength& length, at::Device device);
+             const plan::RunLength& length, at::Device device);
   // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's
   // train.recompute is `wish`.
   int64_t recompute(int64_t wish, int64_t layers) const {

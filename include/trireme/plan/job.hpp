@@ -55,10 +55,12 @@ struct JobModels {
   std::vector<JudgeLayout> judges;  // as config::judge_models()
 };
 
-// How long a run is, as far as it is known.
+// How long a run and its sequences are, as far as it is known.
 struct RunLength {
-  int64_t iterations = 0;  // 0: not known
-  int64_t evaluated = -1;  // sequences of an evaluation; -1: not known
+  int64_t iterations = 0;       // 0: not known
+  int64_t evaluated = -1;       // sequences of an evaluation; -1: not known
+  int64_t longest = 0;          // tokens of the longest sequence; 0: the deck's limit
+  int64_t shortest_prompt = 0;  // tokens of a sequence of ppo that no policy wrote
 };
 
 struct Job {

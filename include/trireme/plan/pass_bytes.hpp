@@ -24,7 +24,8 @@ enum class Operators : uint8_t {
 
 struct PassWork {
   const ModelLayout& model;
-  int64_t tokens = 0;       // T; each may have a target
+  int64_t tokens = 0;       // T
+  int64_t targets = 0;      // of T, at most
   int64_t head_rows = 0;    // V, or 1 for a score
   int64_t kept_blocks = 0;  // whose activations stay until they are differentiated
   Operators operators = Operators::device;

@@ -178,9 +178,11 @@ TEST(TrainerLedger, CountsLogitsThatWaitForTheirGradient) {
   options.model.dtype = config::ComputeType::fp32;
   options.data.max_len = 64;
   options.train.micro_batch_tokens = 200;
-  const auto kept = [&](plan::Machine machine) {
+  const auto kept = [&](plan::Machine machine, int64_t shortest_prompt = 0) {
     const SmallJob made(options, small_shape(), 1, 1, std::move(machine));
-    const plan::Ledger ledger = plan::memory_of_rank(made.job(), 0);
+    plan::Job job = made.job();
+    job.length.shortest_prompt = shortest_prompt;
+    const plan::Ledger ledger = plan::memory_of_rank(job, 0);
     for (const auto& entry : ledger.entries()) {
       if (entry.what != "head: logits that wait for their gradient") continue;
       EXPECT_EQ(entry.phases, plan::phase_bit(Phase::head));
@@ -189,8 +191,12 @@ TEST(TrainerLedger, CountsLogitsThatWaitForTheirGradient) {
   };
   EXPECT_EQ(kept(of_cpus()), 200 * 10 * 4);
   EXPECT_EQ(kept(*plan::known_machine("h100")), 0);
-  options.train.logits_memory = {5000};
-  EXPECT_EQ(kept(of_cpus()), 5000);
+  EXPECT_EQ(kept(of_cpus(), 40), 200 * 10 * 4) << "answers of any length";
+  options.rollout.max_new_tokens = 10;
+  EXPECT_EQ(kept(of_cpus()), 200 * 10 * 4) << "prompts of any length";
+  EXPECT_EQ(kept(of_cpus(), 40), 40 * 10 * 4) << "10 of at least 50 tokens";
+  options.train.logits_memory = {1000};
+  EXPECT_EQ(kept(of_cpus()), 1000);
   options.train.logits_memory = {};
   EXPECT_EQ(kept(of_cpus()), 0);
 }

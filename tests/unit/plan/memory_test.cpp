@@ -179,7 +179,7 @@ int64_t scored(const plan::Ledger& ledger, Phase phase) {
 }
 
 int64_t pass_bytes(const plan::ModelLayout& model, int64_t tokens) {
-  return plan::scoring_pass_bytes({model, tokens,
+  return plan::scoring_pass_bytes({model, tokens, tokens,
                                    model.tensors[model.stages.back().back()].shape.front(), 0,
                                    plan::Operators::device, 2, 2});
 }
