@@ -2,7 +2,7 @@
 """report.html in a browser: what `trireme report` makes of run folders that this test writes. Skipped without Chromium.
 
     report_page_test.py                        the test
-    report_page_test.py --pictures FOLDER RUN  screenshots of a run's report (light, dark, narrow) into FOLDER
+    report_page_test.py --pictures FOLDER RUN  screenshots of a run's report (light, dark, narrow, whole) into FOLDER
 """
 
 import json
@@ -150,9 +150,10 @@ def pictures(folder, run):
     page = pathlib.Path(run) / "report.html"
     window = browser.Browser()
     try:
-        for name, width, scheme, height in (("light", 1280, "light", 1150), ("dark", 1280, "dark", 1150), ("narrow", 390, "light", 1150)):
+        for name, width, scheme, height in (("light", 1280, "light", 1150), ("dark", 1280, "dark", 1150), ("narrow", 390, "light", 1150),
+                                            ("whole", 1280, "light", None)):
             window.open(page, width, scheme)
-            window.screenshot(pathlib.Path(folder) / f"report-{name}.png", height)
+            window.screenshot(pathlib.Path(folder) / f"report-{name}.png", height or window.evaluate("document.documentElement.scrollHeight"))
     finally:
         window.close()
 
