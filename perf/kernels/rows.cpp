@@ -34,7 +34,7 @@ void norm(benchmark::State& state) {
   const int64_t rows = state.range(0);
   auto x = ones<T>(rows * hidden), weight = ones<T>(hidden), y = x;
   for (auto _ : state) {
-    model::rms_norm_rows(x.data(), weight.data(), y.data(), nullptr, rows, hidden, 1e-5f);
+    model::rms_norm_rows({x.data(), weight.data(), rows, hidden}, 1e-5f, y.data(), nullptr);
     benchmark::ClobberMemory();
   }
   count(state, 2.0 * static_cast<double>(rows * hidden) * sizeof(T));
@@ -46,8 +46,8 @@ void norm_backward(benchmark::State& state) {
   auto x = ones<T>(rows * hidden), weight = ones<T>(hidden), dy = x, dx = x;
   auto inverse = ones<float>(rows), dweight = ones<float>(hidden);
   for (auto _ : state) {
-    model::rms_norm_backward_rows(x.data(), weight.data(), dy.data(), inverse.data(), dx.data(),
-                                  dweight.data(), rows, hidden);
+    model::rms_norm_backward_rows({x.data(), weight.data(), rows, hidden}, inverse.data(),
+                                  dy.data(), dx.data(), dweight.data());
     benchmark::ClobberMemory();
   }
   count(state, 3.0 * static_cast<double>(rows * hidden) * sizeof(T));
@@ -61,8 +61,9 @@ void rotate(benchmark::State& state) {
   std::vector<int64_t> positions(static_cast<size_t>(rows));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int64_t>(i);
   for (auto _ : state) {
-    model::rope_rows(x.data(), positions.data(), cos.data(), sin.data(), x.data(), rows, heads,
-                     head_dim, state.iterations() % 2 == 0 ? 1.f : -1.f);
+    model::rope_rows(x.data(), x.data(), {rows, heads, head_dim},
+                     {positions.data(), cos.data(), sin.data()},
+                     state.iterations() % 2 == 0 ? 1.f : -1.f);
     benchmark::ClobberMemory();
   }
   count(state, static_cast<double>(rows * heads * head_dim) * 2 * sizeof(T) +
@@ -74,7 +75,7 @@ void gate(benchmark::State& state) {
   const int64_t values = state.range(0) * ffn;
   auto a = ones<T>(values), up = a, y = a;
   for (auto _ : state) {
-    model::swiglu(a.data(), up.data(), y.data(), values);
+    model::swiglu({a.data(), up.data(), values}, y.data());
     benchmark::ClobberMemory();
   }
   count(state, 3.0 * static_cast<double>(values) * sizeof(T));
@@ -85,7 +86,7 @@ void gate_backward(benchmark::State& state) {
   const int64_t values = state.range(0) * ffn;
   auto a = ones<T>(values), up = a, dy = a, da = a, dup = a;
   for (auto _ : state) {
-    model::swiglu_backward(a.data(), up.data(), dy.data(), da.data(), dup.data(), values);
+    model::swiglu_backward({a.data(), up.data(), values}, dy.data(), da.data(), dup.data());
     benchmark::ClobberMemory();
   }
   count(state, 5.0 * static_cast<double>(values) * sizeof(T));

@@ -70,10 +70,9 @@ struct RmsNorm : Function<RmsNorm> {
                                        static_cast<float>(epsilon));
       }
       for_row_chunks(rows, [&](int64_t, int64_t row, int64_t n) {
-        rms_norm_rows(elements<T>(x) + row * columns, elements<T>(w),
-                      mutable_elements<T>(y) + row * columns,
-                      inverse_rms.mutable_data_ptr<float>() + row, n, columns,
-                      static_cast<float>(epsilon), kind);
+        rms_norm_rows({elements<T>(x) + row * columns, elements<T>(w), n, columns, kind},
+                      static_cast<float>(epsilon), mutable_elements<T>(y) + row * columns,
+                      inverse_rms.mutable_data_ptr<float>() + row);
       });
     });
     context->save_for_backward({x, w, inverse_rms});
@@ -101,10 +100,10 @@ struct RmsNorm : Function<RmsNorm> {
       }
       for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
         const int64_t at = row * columns;
-        rms_norm_backward_rows(
-            elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
-            inverse_rms.const_data_ptr<float>() + row, mutable_elements<T>(dx) + at,
-            partial.mutable_data_ptr<float>() + chunk * columns, n, columns, kind);
+        rms_norm_backward_rows({elements<T>(x) + at, elements<T>(w), n, columns, kind},
+                               inverse_rms.const_data_ptr<float>() + row, elements<T>(dy) + at,
+                               mutable_elements<T>(dx) + at,
+                               partial.mutable_data_ptr<float>() + chunk * columns);
       });
     });
     return {
@@ -125,8 +124,8 @@ struct SwiGlu : Function<SwiGlu> {
         return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), 1,
                                      gate.numel(), gate.numel());
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
-        model::swiglu(elements<T>(gate) + first, elements<T>(up) + first,
-                      mutable_elements<T>(y) + first, last - first, kind);
+        model::swiglu({elements<T>(gate) + first, elements<T>(up) + first, last - first, kind},
+                      mutable_elements<T>(y) + first);
       });
     });
     context->save_for_backward({gate, up});
@@ -148,9 +147,9 @@ struct SwiGlu : Function<SwiGlu> {
                                               gate.numel());
       }
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
-        swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
-                        mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first,
-                        last - first, kind);
+        swiglu_backward({elements<T>(gate) + first, elements<T>(up) + first, last - first, kind},
+                        elements<T>(dy) + first, mutable_elements<T>(dgate) + first,
+                        mutable_elements<T>(dup) + first);
       });
     });
     return {dgate, dup, at::Tensor()};
@@ -216,9 +215,10 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at
     }
     for_row_chunks(x.size(0), [&](int64_t, int64_t token, int64_t n) {
       const int64_t at = token * heads * head_dim;
-      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token,
-                cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
-                mutable_elements<T>(y) + at, n, heads, head_dim, direction, pairs);
+      rope_rows(elements<T>(x) + at, mutable_elements<T>(y) + at, {n, heads, head_dim},
+                {positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(),
+                 sin.const_data_ptr<float>(), pairs},
+                direction);
     });
   });
   return y;

@@ -174,17 +174,21 @@ struct RowExecution {
 
   void operator()(const Norm& o) const {
     const int64_t length = o.head_dim > 0 ? o.head_dim : s.elements;
-    rms_norm_rows(in, reinterpret_cast<const T*>(s.weight), out, nullptr, s.elements / length,
-                  length, static_cast<float>(o.eps), o.kind);
+    rms_norm_rows({in, reinterpret_cast<const T*>(s.weight), s.elements / length, length, o.kind},
+                  static_cast<float>(o.eps), out, nullptr);
   }
   void operator()(const Rotate& o) const {
     const Rope& rope = (*s.ropes)[o.table];
     const int64_t row = rope.of_tokens.defined() ? s.row : s.position;
-    rope_rows(in, &row, rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(), out, 1,
-              s.elements / o.head_dim, o.head_dim, 1.f, {2 * rope.cos.size(1), o.interleaved});
+    rope_rows(in, out, {1, s.elements / o.head_dim, o.head_dim},
+              {&row,
+               rope.cos.const_data_ptr<float>(),
+               rope.sin.const_data_ptr<float>(),
+               {2 * rope.cos.size(1), o.interleaved}},
+              1.f);
   }
   void operator()(const Gate& o) const {
-    swiglu(in, reinterpret_cast<const T*>(s.other), out, s.elements, o.kind);
+    swiglu({in, reinterpret_cast<const T*>(s.other), s.elements, o.kind}, out);
   }
   void operator()(const Activate&) const {
     const auto number = [&](size_t i) {

@@ -10,9 +10,12 @@ namespace {
 
 using namespace trireme::kernels::lanes;
 
+using trireme::model::GatedElements;
 using trireme::model::GateKind;
+using trireme::model::HeadRows;
 using trireme::model::NormKind;
-using trireme::model::RotaryPairs;
+using trireme::model::NormRows;
+using trireme::model::RotaryAngles;
 using trireme::model::Xielu;
 
 template <class T>
@@ -24,10 +27,11 @@ float mean_of(const T* x, int64_t columns) {
 }
 
 template <NormKind kind, class T>
-void norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows, int64_t columns,
-               float epsilon) {
+void norm_rows(const NormRows<T>& a, float epsilon, T* y, float* inverse_rms) {
+  const T* weight = a.weight;
+  const int64_t rows = a.rows, columns = a.columns;
   for (int64_t row = 0; row < rows; ++row) {
-    const T* in = x + row * columns;
+    const T* in = a.x + row * columns;
     T* out = y + row * columns;
     const float mean = kind == NormKind::centred ? mean_of(in, columns) : 0;
     Float squares{};
@@ -55,25 +59,23 @@ void norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t ro
 }
 
 template <class T>
-void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows,
-                   int64_t columns, float epsilon, NormKind kind) {
-  switch (kind) {
-    case NormKind::rms:
-      return norm_rows<NormKind::rms>(x, weight, y, inverse_rms, rows, columns, epsilon);
-    case NormKind::rms_offset:
-      return norm_rows<NormKind::rms_offset>(x, weight, y, inverse_rms, rows, columns, epsilon);
-    case NormKind::centred:
-      return norm_rows<NormKind::centred>(x, weight, y, inverse_rms, rows, columns, epsilon);
+void rms_norm_rows(const NormRows<T>& in, float epsilon, T* y, float* inverse_rms) {
+  switch (in.kind) {
+    case NormKind::rms: return norm_rows<NormKind::rms>(in, epsilon, y, inverse_rms);
+    case NormKind::rms_offset: return norm_rows<NormKind::rms_offset>(in, epsilon, y, inverse_rms);
+    case NormKind::centred: return norm_rows<NormKind::centred>(in, epsilon, y, inverse_rms);
   }
 }
 
 // With g = w * dy: dx = r * (g - x * r^2 * mean(g * x)), dw += dy * round(x * r); the weight is 1 +
 // w, or x is centred and so is g, with the other kinds.
 template <NormKind kind, class T>
-void norm_backward_rows(const T* x, const T* weight, const T* dy, const float* inverse_rms, T* dx,
-                        float* dweight, int64_t rows, int64_t columns) {
+void norm_backward_rows(const NormRows<T>& a, const float* inverse_rms, const T* dy, T* dx,
+                        float* dweight) {
+  const T* weight = a.weight;
+  const int64_t rows = a.rows, columns = a.columns;
   for (int64_t row = 0; row < rows; ++row) {
-    const T* in = x + row * columns;
+    const T* in = a.x + row * columns;
     const T* slope = dy + row * columns;
     T* out = dx + row * columns;
     const float r = inverse_rms[row];
@@ -112,18 +114,14 @@ void norm_backward_rows(const T* x, const T* weight, const T* dy, const float* i
 }
 
 template <class T>
-void rms_norm_backward_rows(const T* x, const T* weight, const T* dy, const float* inverse_rms,
-                            T* dx, float* dweight, int64_t rows, int64_t columns, NormKind kind) {
-  switch (kind) {
-    case NormKind::rms:
-      return norm_backward_rows<NormKind::rms>(x, weight, dy, inverse_rms, dx, dweight, rows,
-                                               columns);
+void rms_norm_backward_rows(const NormRows<T>& in, const float* inverse_rms, const T* dy, T* dx,
+                            float* dweight) {
+  switch (in.kind) {
+    case NormKind::rms: return norm_backward_rows<NormKind::rms>(in, inverse_rms, dy, dx, dweight);
     case NormKind::rms_offset:
-      return norm_backward_rows<NormKind::rms_offset>(x, weight, dy, inverse_rms, dx, dweight, rows,
-                                                      columns);
+      return norm_backward_rows<NormKind::rms_offset>(in, inverse_rms, dy, dx, dweight);
     case NormKind::centred:
-      return norm_backward_rows<NormKind::centred>(x, weight, dy, inverse_rms, dx, dweight, rows,
-                                                   columns);
+      return norm_backward_rows<NormKind::centred>(in, inverse_rms, dy, dx, dweight);
   }
 }
 
@@ -133,28 +131,29 @@ TRIREME_LANES_INLINE Float inner_tanh(const Float& g) {
 }
 
 template <class T>
-void swiglu(const T* gate, const T* up, T* y, int64_t count, GateKind kind) {
-  if (kind == GateKind::gelu_tanh) {
+void swiglu(const GatedElements<T>& in, T* y) {
+  const T *gate = in.gate, *up = in.up;
+  if (in.kind == GateKind::gelu_tanh) {
     for_each_vector(
-        count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        in.count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
           const Float g = load(gate + i, n);
           store(y + i, 0.5f * g * (1.f + inner_tanh(g)) * load(up + i, n), n);
         });
     return;
   }
   for_each_vector(
-      count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+      in.count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
         const Float g = load(gate + i, n);
         store(y + i, g * sigmoid(g) * load(up + i, n), n);
       });
 }
 
 template <class T>
-void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count,
-                     GateKind kind) {
-  if (kind == GateKind::gelu_tanh) {
+void swiglu_backward(const GatedElements<T>& in, const T* dy, T* dgate, T* dup) {
+  const T *gate = in.gate, *up = in.up;
+  if (in.kind == GateKind::gelu_tanh) {
     for_each_vector(
-        count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        in.count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
           const Float g = load(gate + i, n), d = load(dy + i, n), u = load(up + i, n);
           const Float t = inner_tanh(g);
           const Float inner = 0.7978845608f * (1.f + 0.134145f * g * g);
@@ -164,7 +163,7 @@ void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, 
     return;
   }
   for_each_vector(
-      count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+      in.count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
         const Float g = load(gate + i, n);
         const Float d = load(dy + i, n);
         const Float u = load(up + i, n);
@@ -240,20 +239,21 @@ void rotate_neighbours(const T* in, T* out, const float* c, const float* s, int6
 }
 
 template <class T>
-void rope_rows(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y,
-               int64_t tokens, int64_t heads, int64_t head_dim, float direction,
-               RotaryPairs pairs) {
-  const int64_t dims = pairs.dims > 0 ? pairs.dims : head_dim, half = dims / 2;
+void rope_rows(const T* x, T* y, const HeadRows& shape, const RotaryAngles& angles,
+               float direction) {
+  const auto [tokens, heads, head_dim] = shape;
+  const bool interleaved = angles.pairs.interleaved;
+  const int64_t dims = angles.pairs.dims > 0 ? angles.pairs.dims : head_dim, half = dims / 2;
   for (int64_t token = 0; token < tokens; ++token) {
-    const float* c = cos + positions[token] * half;
-    const float* s = sin + positions[token] * half;
+    const float* c = angles.cos + angles.positions[token] * half;
+    const float* s = angles.sin + angles.positions[token] * half;
     for (int64_t head = 0; head < heads; ++head) {
       const T* in = x + (token * heads + head) * head_dim;
       T* out = y + (token * heads + head) * head_dim;
       if (in != out) {
         for (int64_t d = dims; d < head_dim; ++d) out[d] = in[d];
       }
-      if (pairs.interleaved) {
+      if (interleaved) {
         rotate_neighbours(in, out, c, s, half, direction);
         continue;
       }

@@ -9,13 +9,11 @@ namespace trireme::model {
 
 template <class T>
 struct RowKernels {
-  void (*rms_norm)(const T*, const T*, T*, float*, int64_t, int64_t, float, NormKind);
-  void (*rms_norm_backward)(const T*, const T*, const T*, const float*, T*, float*, int64_t,
-                            int64_t, NormKind);
-  void (*swiglu)(const T*, const T*, T*, int64_t, GateKind);
-  void (*swiglu_backward)(const T*, const T*, const T*, T*, T*, int64_t, GateKind);
-  void (*rope)(const T*, const int64_t*, const float*, const float*, T*, int64_t, int64_t, int64_t,
-               float, RotaryPairs);
+  void (*rms_norm)(const NormRows<T>&, float, T*, float*);
+  void (*rms_norm_backward)(const NormRows<T>&, const float*, const T*, T*, float*);
+  void (*swiglu)(const GatedElements<T>&, T*);
+  void (*swiglu_backward)(const GatedElements<T>&, const T*, T*, T*);
+  void (*rope)(const T*, T*, const HeadRows&, const RotaryAngles&, float);
   void (*xielu)(const T*, T*, int64_t, const Xielu&);
   void (*xielu_backward)(const T*, const T*, T*, float*, int64_t, const Xielu&);
 };

@@ -32,30 +32,39 @@ struct Xielu {
   float alpha_p, alpha_n, beta, eps;
 };
 
-// `inverse_rms` [rows] receives r (may be null). round() is to the type in memory. x, y [rows,
-// columns]; weight [columns]. y may be x.
-void rms_norm_rows(const float* x, const float* weight, float* y, float* inverse_rms, int64_t rows,
-                   int64_t columns, float epsilon, NormKind kind = NormKind::rms);
-void rms_norm_rows(const uint16_t* x, const uint16_t* weight, uint16_t* y, float* inverse_rms,
-                   int64_t rows, int64_t columns, float epsilon, NormKind kind = NormKind::rms);
+// Rows that a norm is taken of: x [rows, columns], with the norm's weight [columns].
+template <class T>
+struct NormRows {
+  const T* x;
+  const T* weight;
+  int64_t rows, columns;
+  NormKind kind = NormKind::rms;
+};
+// `inverse_rms` [rows] receives r (may be null). round() is to the type in memory. y [rows,
+// columns] may be x.
+void rms_norm_rows(const NormRows<float>& in, float epsilon, float* y, float* inverse_rms);
+void rms_norm_rows(const NormRows<uint16_t>& in, float epsilon, uint16_t* y, float* inverse_rms);
 
 // dx [rows, columns] is overwritten; dweight [columns] (fp32) is added to. dx may be dy.
-void rms_norm_backward_rows(const float* x, const float* weight, const float* dy,
-                            const float* inverse_rms, float* dx, float* dweight, int64_t rows,
-                            int64_t columns, NormKind kind = NormKind::rms);
-void rms_norm_backward_rows(const uint16_t* x, const uint16_t* weight, const uint16_t* dy,
-                            const float* inverse_rms, uint16_t* dx, float* dweight, int64_t rows,
-                            int64_t columns, NormKind kind = NormKind::rms);
+void rms_norm_backward_rows(const NormRows<float>& in, const float* inverse_rms, const float* dy,
+                            float* dx, float* dweight);
+void rms_norm_backward_rows(const NormRows<uint16_t>& in, const float* inverse_rms,
+                            const uint16_t* dy, uint16_t* dx, float* dweight);
 
+// Elements and their gates, `count` of each.
+template <class T>
+struct GatedElements {
+  const T* gate;
+  const T* up;
+  int64_t count;
+  GateKind kind = GateKind::silu;
+};
 // y[i] = round(activation(gate[i]) * up[i]): one rounding. y may be gate or up.
-void swiglu(const float* gate, const float* up, float* y, int64_t count,
-            GateKind kind = GateKind::silu);
-void swiglu(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t count,
-            GateKind kind = GateKind::silu);
-void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup,
-                     int64_t count, GateKind kind = GateKind::silu);
-void swiglu_backward(const uint16_t* gate, const uint16_t* up, const uint16_t* dy, uint16_t* dgate,
-                     uint16_t* dup, int64_t count, GateKind kind = GateKind::silu);
+void swiglu(const GatedElements<float>& in, float* y);
+void swiglu(const GatedElements<uint16_t>& in, uint16_t* y);
+void swiglu_backward(const GatedElements<float>& in, const float* dy, float* dgate, float* dup);
+void swiglu_backward(const GatedElements<uint16_t>& in, const uint16_t* dy, uint16_t* dgate,
+                     uint16_t* dup);
 
 // y may be x.
 void xielu(const float* x, float* y, int64_t count, const Xielu& numbers);
@@ -66,15 +75,25 @@ void xielu_backward(const float* x, const float* dy, float* dx, float* slopes, i
 void xielu_backward(const uint16_t* x, const uint16_t* dy, uint16_t* dx, float* slopes,
                     int64_t count, const Xielu& numbers);
 
+// The shape of heads of packed tokens.
+struct HeadRows {
+  int64_t tokens, heads, head_dim;
+};
+// By which angle each pair of a head is rotated: cos and sin [max_positions, rotated elements / 2],
+// row positions[token].
+struct RotaryAngles {
+  const int64_t* positions;
+  const float* cos;
+  const float* sin;
+  RotaryPairs pairs = {};
+};
 // Rotary embedding, one rounding: (a, b) -> (a cos - b sin, b cos + a sin) for the pairs a, b of
-// every head. x, y [tokens, heads, head_dim]; cos and sin [max_positions, rotated elements / 2],
-// row positions[token]. `direction` 1 rotates, -1 rotates back (the backward pass). y may be x.
-void rope_rows(const float* x, const int64_t* positions, const float* cos, const float* sin,
-               float* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction,
-               RotaryPairs pairs = {});
-void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin,
-               uint16_t* y, int64_t tokens, int64_t heads, int64_t head_dim, float direction,
-               RotaryPairs pairs = {});
+// every head. x, y [tokens, heads, head_dim]. `direction` 1 rotates, -1 rotates back (the backward
+// pass). y may be x.
+void rope_rows(const float* x, float* y, const HeadRows& shape, const RotaryAngles& angles,
+               float direction);
+void rope_rows(const uint16_t* x, uint16_t* y, const HeadRows& shape, const RotaryAngles& angles,
+               float direction);
 
 // "avx512", "avx2" or "portable".
 const char* row_kernels_target();

@@ -222,17 +222,17 @@ void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::
     const std::vector<float> cosines(40, 0.6f), sines(40, -0.8f);
     const std::vector<int64_t> positions(static_cast<size_t>(rows), 0);
     T* out = y.data();
-    kernels.rms_norm(in, weight, out, r.data(), rows, columns, 1e-5f, kind);
-    kernels.rms_norm_backward(in, weight, slope, r.data(), out + x.numel(), dw.data(), rows,
-                              columns, kind);
-    kernels.swiglu(in, slope, out + 2 * x.numel(), x.numel(), gate);
-    kernels.swiglu_backward(in, slope, in, out + 3 * x.numel(), out + 4 * x.numel(), x.numel(),
-                            gate);
+    const NormRows<T> normed{in, weight, rows, columns, kind};
+    kernels.rms_norm(normed, 1e-5f, out, r.data());
+    kernels.rms_norm_backward(normed, r.data(), slope, out + x.numel(), dw.data());
+    const GatedElements<T> gated{in, slope, x.numel(), gate};
+    kernels.swiglu(gated, out + 2 * x.numel());
+    kernels.swiglu_backward(gated, in, out + 3 * x.numel(), out + 4 * x.numel());
     const Xielu numbers{0.7f, 0.9f, 0.5f, -1e-6f};
     kernels.xielu(in, out + 5 * x.numel(), x.numel(), numbers);
     kernels.xielu_backward(in, slope, out + 6 * x.numel(), slopes.data(), x.numel(), numbers);
-    kernels.rope(in, positions.data(), cosines.data(), sines.data(), out + 7 * x.numel(), rows, 1,
-                 columns, 1.f, pairs);
+    kernels.rope(in, out + 7 * x.numel(), {rows, 1, columns},
+                 {positions.data(), cosines.data(), sines.data(), pairs}, 1.f);
     return std::tuple(y, r, dw, slopes);
   };
   EXPECT_TRUE(results(a) == results(b));
