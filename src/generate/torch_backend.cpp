@@ -287,7 +287,7 @@ at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& uploa
       if (indices.logit_rows.numel() == 0) return {};
       x = x.index_select(0, indices.logit_rows);
     }
-    x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, ropes_, strategy);
+    x = model::run_stage({spec_, stage, parameters(stage), indices.rows, ropes_, strategy}, x);
   }
   return head(x);
 }

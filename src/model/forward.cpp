@@ -242,14 +242,11 @@ void execute_row(const Operation& operation, const RowSlice& slice) {
   }
 }
 
-at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
-                     std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy,
-                     AdapterUse adapter, const DropoutDraws* dropout) {
-  EXPECT(parameters.size() == stage.parameters.size() && !stage.operations.empty());
+at::Tensor run_stage(const StagePass& pass, const at::Tensor& x, AdapterUse adapter) {
+  const Stage& stage = pass.stage;
+  EXPECT(pass.parameters.size() == stage.parameters.size() && !stage.operations.empty());
   const bool applied = adapter == AdapterUse::applied;
-  const StagePass pass{spec, stage, parameters, part, ropes, strategy, dropout};
-  Values values(spec.values);
+  Values values(pass.spec.values);
   values[residual.id] = x;
   for (const Operation& operation : applied ? stage.operations : stage.base_operations()) {
     values[result_of(operation).id] = execute(operation, pass, values);
@@ -258,7 +255,7 @@ at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
   }
   at::Tensor out = values[stage.result().id];
   if (applied && stage.low) out = at::cat({out, values[stage.low->id]}, 1);
-  return stage.kind == StageKind::head && spec.wide_head() ? out.to(at::kFloat) : out;
+  return stage.kind == StageKind::head && pass.spec.wide_head() ? out.to(at::kFloat) : out;
 }
 
 }  // namespace trireme::model

@@ -83,8 +83,9 @@ model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
 at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,
                               const at::Tensor& x, const model::PackedBatch& part,
                               model::AdapterUse adapter) {
-  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, ropes_,
-                          strategy_, adapter, dropout_ ? &*dropout_ : nullptr);
+  return model::run_stage({spec_, spec_.stages[static_cast<size_t>(stage)], weights, part, ropes_,
+                           strategy_, dropout_ ? &*dropout_ : nullptr},
+                          x, adapter);
 }
 
 kernels::HeadWeight StageLoop::head_weight(const std::vector<at::Tensor>& weights,

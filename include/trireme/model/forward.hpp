@@ -57,13 +57,10 @@ using Values = std::vector<at::Tensor>;  // [ModelSpec::values], each [T, width]
 // The result of one operation. Differentiable in the values and the parameters.
 at::Tensor execute(const Operation& operation, const StagePass& pass, const Values& values);
 
-// Runs a stage's operations; x [T, D] is the stream of the stage before (undefined for the
+// Runs the operations of pass.stage; x [T, D] is the stream of the stage before (undefined for the
 // embedding): [T, D]. Of a head whose weight has an adapter [T, D + r]: Stage::low on the right.
-at::Tensor run_stage(const ModelSpec& spec, const Stage& stage,
-                     std::span<const at::Tensor> parameters, const at::Tensor& x,
-                     const PackedBatch& part, const Ropes& ropes, Strategy& strategy,
-                     AdapterUse adapter = AdapterUse::applied,
-                     const DropoutDraws* dropout = nullptr);
+at::Tensor run_stage(const StagePass& pass, const at::Tensor& x,
+                     AdapterUse adapter = AdapterUse::applied);
 
 // Elements of one row of values on the host: the row, or some of its heads or columns, as the
 // operation's division allows. `out` may be `in`.

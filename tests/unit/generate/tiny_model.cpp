@@ -129,7 +129,7 @@ at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& wei
   model::fit_ropes(spec, batch, ropes);
   at::Tensor x;
   for (const model::Stage& stage : spec.stages)
-    x = model::run_stage(spec, stage, parameters(stage), x, batch, ropes, plain);
+    x = model::run_stage({spec, stage, parameters(stage), batch, ropes, plain}, x);
   return x;
 }
 

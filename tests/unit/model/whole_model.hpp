@@ -41,7 +41,7 @@ struct WholeModel {
   at::Tensor hidden(const model::PackedBatch& batch, model::Strategy& strategy) const {
     at::Tensor x;
     for (size_t s = 0; s < spec.stages.size(); ++s)
-      x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, ropes, strategy);
+      x = model::run_stage({spec, spec.stages[s], of_stage(s), batch, ropes, strategy}, x);
     return x;
   }
   at::Tensor hidden(const model::PackedBatch& batch) const {

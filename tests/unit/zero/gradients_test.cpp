@@ -138,7 +138,7 @@ TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
       for (const auto& stage : spec.stages) {
         std::vector<at::Tensor> weights;
         for (const size_t p : stage.parameters) weights.push_back(whole[p]);
-        x = model::run_stage(spec, stage, weights, x, batch, rope, plain);
+        x = model::run_stage({spec, stage, weights, batch, rope, plain}, x);
       }
       EXPECT_TRUE(hidden.equal(x));
     }

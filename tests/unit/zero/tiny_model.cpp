@@ -160,7 +160,7 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec,
     for (const auto& stage : spec.stages) {
       weights.clear();
       for (const size_t p : stage.parameters) weights.push_back(leaves[p]);
-      x = model::run_stage(spec, stage, weights, x, batch, rope, strategy);
+      x = model::run_stage({spec, stage, weights, batch, rope, strategy}, x);
     }
     loss_of(spec, batch)(x, weights.back()).backward();
     for (size_t p = 0; p < leaves.size(); ++p) {
