@@ -94,12 +94,12 @@ void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTe
 
 struct PackedAttention : Function<PackedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in,
-                            const at::Tensor& k_in, const at::Tensor& v_in, double scale,
-                            int64_t window, double cap, const std::vector<int64_t>& cu_seqlens) {
+                            const at::Tensor& k_in, const at::Tensor& v_in, const Scores& scores,
+                            const std::vector<int64_t>& cu_seqlens) {
     const at::Tensor q = q_in.contiguous(), k = k_in.contiguous(), v = v_in.contiguous();
     const at::Tensor out = at::empty_like(q);
     const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
-    const Tensors tensors{q, k, v, out, log_sum_exp, {scale, window, cap}};
+    const Tensors tensors{q, k, v, out, log_sum_exp, scores};
     const int64_t heads_of_group = q.size(1) / k.size(1);
     const auto team_of = [&](const Task& task) {
       return kernels::AttentionTeam(task.tokens, heads_of_group);
@@ -113,9 +113,9 @@ struct PackedAttention : Function<PackedAttention> {
     });
     context->save_for_backward({q, k, v, out, log_sum_exp});
     context->saved_data["cu_seqlens"] = cu_seqlens;
-    context->saved_data["scale"] = scale;
-    context->saved_data["window"] = window;
-    context->saved_data["cap"] = cap;
+    context->saved_data["scale"] = scores.scale;
+    context->saved_data["window"] = scores.window;
+    context->saved_data["cap"] = scores.cap;
     return out;
   }
 
@@ -155,7 +155,7 @@ struct PackedAttention : Function<PackedAttention> {
             run(static_cast<uint16_t*>(nullptr));
           }
         });
-    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {dq, dk, dv, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -253,7 +253,7 @@ at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) &&
                     k.scalar_type() == type && v.scalar_type() == type;
-  return ours ? PackedAttention::apply(q, k, v, scores.scale, scores.window, scores.cap, cu_seqlens)
+  return ours ? PackedAttention::apply(q, k, v, scores, cu_seqlens)
               : attend_by_sequence(q, k, v, scores, cu_seqlens);
 }
 
