@@ -182,6 +182,7 @@ comm::Then Trainer::take_steps(const ppo::Experience& experience,
       }
       learn::UpdateStep step = make_step(*held, mine, settings.pretraining, report.steps);
       step.progress = settings.progress;
+      step.kl_coefficient = settings.kl_coefficient;
       if (settings.progress) settings.progress->some();
       const bool talks = ranks_.rank() == 0;
       const auto look_at = [&](learn::SkippedSteps& skips, const char* name,
@@ -198,8 +199,7 @@ comm::Then Trainer::take_steps(const ppo::Experience& experience,
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = actor_rate_.at_or_last(actor_->steps());
         look_at(actor_skips_, "actor",
-                learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_,
-                                  report));
+                learn::actor_step(*actor_, step, options_, rate, device_, report));
       }
       ++report.steps;
     }

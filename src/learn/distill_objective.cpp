@@ -36,18 +36,18 @@ class DistillObjective final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const Tensor mask = at::ones_like(in.batch.columns, at::kByte);
-    const ppo::Normalizer totals{in.totals.targets, in.totals.sequences, 1};
+    const ppo::LossColumns columns{at::ones_like(in.batch.columns, at::kByte),
+                                   in.batch.segments,
+                                   {in.totals.targets, in.totals.sequences, 1}};
     const Tensor of_rows =
         rows_.divergence(in.hidden.index_select(0, in.batch.rows), in.head_weight, in.logit_cap);
-    const Tensor divergence = ppo::aggregate(of_rows, mask, in.batch.segments,
-                                             config::LossAggregation::token_mean, totals);
+    const Tensor divergence = ppo::aggregate(of_rows, config::LossAggregation::token_mean, columns);
     Tensor loss = divergence * options_.coef;
     std::vector<Tensor> parts{loss, divergence};
     if (options_.nll_coef > 0) {
       const Tensor nll = ppo::sft_loss(
-          target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap), mask,
-          in.batch.segments, config::LossAggregation::token_mean, totals);
+          target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap),
+          config::LossAggregation::token_mean, columns);
       parts.front() = loss = loss + nll * options_.nll_coef;
       parts.push_back(nll);
     }

@@ -29,9 +29,10 @@ class SftObjective final : public Objective {
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const Tensor log_probs =
         target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap);
-    Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte),
-                                in.batch.segments, config::LossAggregation::token_mean,
-                                {in.totals.targets, in.totals.sequences, 1});
+    Tensor loss = ppo::sft_loss(log_probs, config::LossAggregation::token_mean,
+                                {at::ones_like(in.batch.columns, at::kByte),
+                                 in.batch.segments,
+                                 {in.totals.targets, in.totals.sequences, 1}});
     means.add({loss});
     return loss;
   }

@@ -131,10 +131,11 @@ ActorRows actor_rows(const at::Tensor& hidden, const kernels::HeadWeight& head_w
 }
 
 at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch,
-                      const ActorRows& rows, const ppo::Normalizer& normalizer,
-                      const config::Options& options, double kl_coefficient, DeviceSums& sums) {
+                      const ActorRows& rows, const UpdateStep& step, const config::Options& options,
+                      DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
   const kernels::TokenLogProbs& head = rows.head;
+  const ppo::LossColumns columns{batch.mask, batch.actions.segments, step.normalizer};
   ppo::PolicyLossInput input{head.log_probs,
                              batch.column(experience.old_log_probs),
                              batch.column(experience.rollout_log_probs),
@@ -152,33 +153,33 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
   }
   if (how.correction.level == config::CorrectionLevel::segment)
     input.written = written_segments(batch, experience.samples);
-  const auto policy = ppo::policy_loss(input, how, normalizer);
+  const auto policy = ppo::policy_loss(input, how, step.normalizer);
   at::Tensor loss = policy.loss;
   at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl, nll = kl, distilled = kl;
   if (options.algo.kl.use_loss && experience.ref_log_probs.defined()) {
     kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs,
-                      batch.mask, batch.actions.segments, options.algo.kl, normalizer);
-    loss = loss.add(kl, kl_coefficient);
+                      options.algo.kl, columns);
+    loss = loss.add(kl, step.kl_coefficient);
   }
   if (teacher.defined() && (distill.policy == config::DistillPolicy::k2 ||
                             distill.policy == config::DistillPolicy::k3)) {
-    kl = ppo::aggregate(ppo::teacher_divergence(head.log_probs, teacher, distill), batch.mask,
-                        batch.actions.segments, how.aggregation, normalizer);
+    kl = ppo::aggregate(ppo::teacher_divergence(head.log_probs, teacher, distill), how.aggregation,
+                        columns);
     loss = loss.add(kl, distill.coef);
   }
   if (rows.divergence.defined()) {
     distilled = ppo::aggregate(
-        rows.keep.defined() ? ppo::select(rows.divergence, rows.keep) : rows.divergence, batch.mask,
-        batch.actions.segments, how.aggregation, normalizer);
+        rows.keep.defined() ? ppo::select(rows.divergence, rows.keep) : rows.divergence,
+        how.aggregation, columns);
     loss = loss.add(distilled, distill.coef);
   }
   if (const auto& coefficient = options.actor.entropy_coef) {
-    entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);
+    entropy = ppo::entropy_term(head.entropy, columns);
     if (*coefficient != 0) loss = loss.sub(entropy, *coefficient);
   }
   if (const double coefficient = options.actor.positive_nll_coef; coefficient > 0) {
     nll = ppo::positive_nll(head.log_probs, positive_sequences(experience.samples, batch.device),
-                            batch.mask, batch.actions.segments, normalizer);
+                            columns);
     loss = loss.add(nll, coefficient);
   }
   sums.add({policy.loss, kl, entropy, nll, distilled, policy.sums});
@@ -201,9 +202,10 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step,
               kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count,
               actor.spec().shape.logit_cap);
           const at::Tensor loss = ppo::sft_loss(
-              head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
-              config::LossAggregation::token_mean,
-              {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
+              head.log_probs, config::LossAggregation::token_mean,
+              {at::ones_like(batch.columns, at::kByte),
+               batch.segments,
+               {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1}});
           sums.add({loss});
           return loss.mul(options.actor.ptx_coef);
         },
@@ -227,8 +229,8 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
 }
 
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
-                            const config::Options& options, double kl_coefficient, double lr,
-                            at::Device device, UpdateReport& report) {
+                            const config::Options& options, double lr, at::Device device,
+                            UpdateReport& report) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
   const std::vector<at::Tensor> kept = kept_columns(actor, step, options, device);
@@ -244,8 +246,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
           ActorRows rows = actor_rows(hidden, head_weight, batch.actions, options,
                                       actor.spec().shape.logit_cap, step.teacher);
           if (!kept.empty()) rows.keep = kept[number];
-          return actor_loss(experience, batch, rows, step.normalizer, options, kl_coefficient,
-                            sums);
+          return actor_loss(experience, batch, rows, step, options, sums);
         },
         zero::reduce_before(--left));
     help_others(step);
@@ -277,10 +278,10 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
         [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           const at::Tensor values =
               score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
-          at::Tensor loss = ppo::value_loss(values, batch.column(experience.values),
-                                            batch.column(experience.returns), batch.mask,
-                                            batch.actions.segments, options.critic.value_clip,
-                                            config::LossAggregation::token_mean, step.normalizer);
+          at::Tensor loss = ppo::value_loss(
+              values, batch.column(experience.values), batch.column(experience.returns),
+              options.critic.value_clip, config::LossAggregation::token_mean,
+              {batch.mask, batch.actions.segments, step.normalizer});
           sums.add({loss});
           return loss;
         },

@@ -16,11 +16,13 @@ namespace trireme::ppo {
 
 using at::Tensor;
 
-Tensor aggregate(const Tensor& loss, const Tensor& mask, const Segments& segments,
-                 config::LossAggregation aggregation, const Normalizer& normalizer) {
+Tensor aggregate(const Tensor& loss, config::LossAggregation aggregation,
+                 const LossColumns& columns) {
   using enum config::LossAggregation;
-  const Tensor selected = select(loss, mask);
-  const Tensor counts = mask.to(at::kBool).to(at::kFloat);
+  const Segments& segments = columns.segments;
+  const Normalizer& normalizer = columns.normalizer;
+  const Tensor selected = select(loss, columns.mask);
+  const Tensor counts = columns.mask.to(at::kBool).to(at::kFloat);
   if (aggregation == token_sum) return selected.sum() * normalizer.scale;
   if (aggregation == token_mean) {
     const double tokens =
@@ -108,38 +110,39 @@ PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& op
     sums[PolicyStatistics::clipped] = total(at::logical_and(losses.clipped, mask));
   sums[PolicyStatistics::kl] = total(select(in.old_log_probs, mask) - in.log_probs.detach());
   out.sums = at::stack(sums);
-  out.loss = aggregate(out.tokens, mask, in.segments, options.aggregation, normalizer);
+  out.loss = aggregate(out.tokens, options.aggregation, {mask, in.segments, normalizer});
   return out;
 }
 
-Tensor positive_nll(const Tensor& log_probs, const Tensor& positive, const Tensor& mask,
-                    const Segments& segments, const Normalizer& normalizer) {
-  const Tensor counted = at::logical_and(mask.to(at::kBool), segments.spread(positive));
+Tensor positive_nll(const Tensor& log_probs, const Tensor& positive, const LossColumns& columns) {
+  const Normalizer& normalizer = columns.normalizer;
+  const Tensor counted =
+      at::logical_and(columns.mask.to(at::kBool), columns.segments.spread(positive));
   const double tokens =
       normalizer.positive_tokens ? *normalizer.positive_tokens : total(counted).item<double>();
   return select(log_probs, counted).sum() * (-normalizer.scale / std::max(tokens, 1.0));
 }
 
 Tensor kl_loss(const Tensor& log_probs, const Tensor& ref_log_probs, const Tensor& old_log_probs,
-               const Tensor& mask, const Segments& segments, const config::KlOptions& options,
-               const Normalizer& normalizer) {
+               const config::KlOptions& options, const LossColumns& columns) {
+  const Tensor& mask = columns.mask;
   const Tensor current = select(log_probs, mask);
   const Tensor reference = select(ref_log_probs, mask);
   const Tensor old = old_log_probs.defined() ? select(old_log_probs, mask) : Tensor{};
   const Tensor kl = options.unbiased_gradient
                         ? approximate_kl_unbiased(current, reference, old, options.estimator)
                         : approximate_kl(current, reference, options.estimator);
-  return aggregate(kl, mask, segments, config::LossAggregation::token_mean, normalizer);
+  return aggregate(kl, config::LossAggregation::token_mean, columns);
 }
 
-Tensor entropy_term(const Tensor& entropy, const Tensor& mask, const Segments& segments,
-                    const Normalizer& normalizer) {
-  return aggregate(entropy, mask, segments, config::LossAggregation::token_mean, normalizer);
+Tensor entropy_term(const Tensor& entropy, const LossColumns& columns) {
+  return aggregate(entropy, config::LossAggregation::token_mean, columns);
 }
 
 Tensor value_loss(const Tensor& values, const Tensor& old_values, const Tensor& returns,
-                  const Tensor& mask, const Segments& segments, const std::optional<double>& clip,
-                  config::LossAggregation aggregation, const Normalizer& normalizer) {
+                  const std::optional<double>& clip, config::LossAggregation aggregation,
+                  const LossColumns& columns) {
+  const Tensor& mask = columns.mask;
   const Tensor current = select(values, mask);
   const Tensor target = select(returns, mask);
   Tensor error = (current - target).square();
@@ -148,12 +151,12 @@ Tensor value_loss(const Tensor& values, const Tensor& old_values, const Tensor& 
     const Tensor clipped = old + at::clamp(current - old, -*clip, *clip);
     error = at::maximum((clipped - target).square(), error);
   }
-  return 0.5 * aggregate(error, mask, segments, aggregation, normalizer);
+  return 0.5 * aggregate(error, aggregation, columns);
 }
 
-Tensor sft_loss(const Tensor& log_probs, const Tensor& mask, const Segments& segments,
-                config::LossAggregation aggregation, const Normalizer& normalizer) {
-  return aggregate(-select(log_probs, mask), mask, segments, aggregation, normalizer);
+Tensor sft_loss(const Tensor& log_probs, config::LossAggregation aggregation,
+                const LossColumns& columns) {
+  return aggregate(-select(log_probs, columns.mask), aggregation, columns);
 }
 
 Normalizer step_normalizer(std::span<const CountedSequence> sequences,

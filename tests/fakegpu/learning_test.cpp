@@ -87,6 +87,7 @@ Learned learn_from(int micro_batches) {
   const config::Options options = everything_on();
   learn::TeacherRows teacher_rows(options.algo.distill, teacher);
   step.teacher = &teacher_rows;
+  step.kl_coefficient = 0.1;
 
   Learned out;
   const int64_t longest = all.samples.length(5);
@@ -101,7 +102,7 @@ Learned learn_from(int micro_batches) {
           .value();
   out.scoring_waits = HostAsDevice::hidden_waits() - before;
   before = HostAsDevice::hidden_waits();
-  learn::actor_step(actor, step, options, 0.1, 1e-3, at::kCPU, out.report);
+  learn::actor_step(actor, step, options, 1e-3, at::kCPU, out.report);
   learn::critic_step(critic, step, options, 1e-3, at::kCPU, out.report);
   out.update_waits = HostAsDevice::hidden_waits() - before;
   return out;

@@ -39,7 +39,7 @@ void expect_policy_loss(const GoldenCase& c, const Tensor& log_probs, const Tens
 void check_direct(const GoldenCase& c, const config::DistillOptions& options) {
   const Tensor rows = c.input("action_mask"), log_probs = leaf(c.input("log_probs"));
   const Tensor tokens = teacher_divergence(log_probs, flat(c.input("teacher_log_probs")), options);
-  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), distill_aggregation(c), {});
+  const Tensor loss = aggregate(tokens, distill_aggregation(c), {flat(rows), segments_of(rows)});
   loss.backward();
   expect_matches(c, "token_loss", select(tokens.detach(), flat(rows)).view_as(rows));
   expect_matches(c, "loss", loss.detach());
@@ -95,7 +95,7 @@ void check_distillation(const GoldenCase& c) {
                             {c.input("topk_ids").reshape({-1, options.top_k}),
                              c.input("teacher_topk_log_probs").reshape({-1, options.top_k})},
                             options);
-  const Tensor loss = aggregate(tokens, flat(rows), segments_of(rows), distill_aggregation(c), {});
+  const Tensor loss = aggregate(tokens, distill_aggregation(c), {flat(rows), segments_of(rows)});
   loss.backward();
   expect_matches(c, "token_loss", select(tokens.detach(), flat(rows)).view_as(rows));
   expect_matches(c, "loss", loss.detach());

@@ -151,7 +151,7 @@ void check_vapo_loss(const GoldenCase& c) {
                            mask,
                            segments};
   const PolicyLoss policy = policy_loss(in, clips(c), {});
-  const Tensor nll = positive_nll(in.log_probs, c.input("rewards") > 0, mask, segments, {});
+  const Tensor nll = positive_nll(in.log_probs, c.input("rewards") > 0, {mask, segments});
   const Tensor loss = policy.loss + nll * *c.number("positive_nll_coef");
   loss.backward();
   expect_matches(c, "policy_loss", policy.loss);
@@ -269,8 +269,8 @@ void check_turn_kl_loss(const GoldenCase& c) {
   const Tensor rows = c.input("action_mask"), log_probs = leaf(c.input("log_probs"));
   config::KlOptions options;
   options.estimator = choice(c, "kl_estimator", config::KlEstimator::k1);
-  const Tensor loss = kl_loss(log_probs, flat(c.input("ref_log_probs")), {}, flat(rows),
-                              segments_of(rows), options, {});
+  const Tensor loss = kl_loss(log_probs, flat(c.input("ref_log_probs")), {}, options,
+                              {flat(rows), segments_of(rows)});
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_log_probs", log_probs.grad());

@@ -171,8 +171,9 @@ void check_policy_step(const GoldenCase& c) {
   experience.ref_log_probs = reference;
   step.normalizer =
       ppo::step_normalizer(ppo::counted_sequences(experience.samples), options, step.sum);
+  step.kl_coefficient = options.algo.kl.init_coef;
   learn::UpdateReport report;
-  learn::actor_step(model, step, options, options.algo.kl.init_coef, 0, at::kCPU, report);
+  learn::actor_step(model, step, options, 0, at::kCPU, report);
   const double policy = world().sum(report.policy_loss), kl = world().sum(report.kl_loss);
   expect_matches(c, "policy_loss", policy);
   expect_matches(c, "kl_loss", kl);

@@ -113,9 +113,9 @@ class TrainerSteps {
         batch.packed, [&](const Tensor& hidden, const kernels::HeadWeight& weight) {
           const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight,
                                                     batch.targets, 1.0, kernels::Entropy::skip);
-          const Tensor value =
-              ppo::sft_loss(out.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
-                            config::LossAggregation::token_mean, {count, std::nullopt, 1});
+          const Tensor value = ppo::sft_loss(
+              out.log_probs, config::LossAggregation::token_mean,
+              {at::ones_like(batch.columns, at::kByte), batch.segments, {count, std::nullopt, 1}});
           loss = value.item<double>();
           return value;
         });
@@ -142,9 +142,8 @@ class TrainerSteps {
     step.normalizer =
         ppo::step_normalizer(ppo::counted_sequences(experience.samples), options_, step.sum);
     learn::UpdateReport report;
-    const double coefficient = options_.algo.kl.init_coef;
-    learn::actor_step(model_, step, options_, coefficient, options_.actor.adam.lr, at::kCPU,
-                      report);
+    const double coefficient = step.kl_coefficient = options_.algo.kl.init_coef;
+    learn::actor_step(model_, step, options_, options_.actor.adam.lr, at::kCPU, report);
     return {world().sum(report.policy_loss) + coefficient * world().sum(report.kl_loss),
             report.grad_norm};
   }

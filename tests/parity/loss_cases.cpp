@@ -159,8 +159,8 @@ void check_kl_loss(const GoldenCase& c) {
   options.estimator = kl_estimator(c);
   options.unbiased_gradient = *c.flag("unbiased_gradient");
   const Tensor loss =
-      kl_loss(log_probs, flat(c.input("log_probs_base")), flat(c.input("log_probs_old")),
-              flat(c.input("action_mask")), segments_of(rows), options, normalizer(c, "norm/"));
+      kl_loss(log_probs, flat(c.input("log_probs_base")), flat(c.input("log_probs_old")), options,
+              {flat(c.input("action_mask")), segments_of(rows), normalizer(c, "norm/")});
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_log_probs", log_probs.grad());
@@ -169,8 +169,8 @@ void check_kl_loss(const GoldenCase& c) {
 void check_entropy_loss(const GoldenCase& c) {
   const Tensor rows = c.input("entropy");
   const Tensor entropy = leaf(rows);
-  const Tensor loss = entropy_term(entropy, flat(c.input("action_mask")), segments_of(rows),
-                                   normalizer(c, "norm/"));
+  const Tensor loss = entropy_term(
+      entropy, {flat(c.input("action_mask")), segments_of(rows), normalizer(c, "norm/")});
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_entropy", entropy.grad());
@@ -179,9 +179,11 @@ void check_entropy_loss(const GoldenCase& c) {
 void check_value_loss(const GoldenCase& c) {
   const Tensor rows = c.input("values");
   const Tensor values = leaf(rows);
-  const Tensor loss = value_loss(values, flat(c.input("old_values")), flat(c.input("returns")),
-                                 flat(c.input("action_mask")), segments_of(rows),
-                                 c.number("value_clip"), aggregation(c), normalizer(c, "norm/"));
+  const Tensor loss =
+      value_loss(values, flat(c.input("old_values")), flat(c.input("returns")),
+
+                 c.number("value_clip"), aggregation(c),
+                 {flat(c.input("action_mask")), segments_of(rows), normalizer(c, "norm/")});
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_values", values.grad());
@@ -198,8 +200,8 @@ std::pair<Tensor, Tensor> data_parallel_loss(const GoldenCase& c, const std::str
   Tensor input, loss;
   if (c.word("kind") == "value") {
     input = leaf(c.input(key + "values"));
-    loss = value_loss(input, column("old_values"), column("returns"), flat(rows), segments,
-                      c.number("value_clip"), aggregation(c), norm);
+    loss = value_loss(input, column("old_values"), column("returns"), c.number("value_clip"),
+                      aggregation(c), {flat(rows), segments, norm});
   } else {
     input = leaf(c.input(key + "log_probs"));
     PolicyLossOptions options;

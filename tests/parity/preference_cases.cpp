@@ -187,8 +187,9 @@ void check_sequence_log_probs(const GoldenCase& c) {
 void check_sft_loss(const GoldenCase& c) {
   const Tensor rows = c.input("log_probs");
   const Tensor log_probs = leaf(rows);
-  const Tensor loss = sft_loss(log_probs, flat(c.input("loss_mask")), segments_of(rows),
-                               choice(c, "loss_agg", config::LossAggregation::token_mean), {});
+  const Tensor loss =
+      sft_loss(log_probs, choice(c, "loss_agg", config::LossAggregation::token_mean),
+               {flat(c.input("loss_mask")), segments_of(rows)});
   loss.backward();
   expect_matches(c, "loss", loss);
   expect_matches(c, "grad_log_probs", log_probs.grad());

@@ -130,8 +130,8 @@ class Training {
         const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), head,
                                                   batch.targets, 1.0, kernels::Entropy::skip);
         Tensor loss =
-            ppo::sft_loss(out.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
-                          config::LossAggregation::token_mean, normalizer);
+            ppo::sft_loss(out.log_probs, config::LossAggregation::token_mean,
+                          {at::ones_like(batch.columns, at::kByte), batch.segments, normalizer});
         here += loss.item<double>();
         return loss;
       });

@@ -59,13 +59,14 @@ struct UpdateStep {
   BatchTotals pretraining_totals;
   TeacherRows* teacher = nullptr;      // with algo.distill.policy = "distribution"
   comm::Progress* progress = nullptr;  // worked on after each micro-batch
+  double kl_coefficient = 0;           // of the KL in the actor's loss
 };
 
-// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), divergence from a
+// Policy loss, and where the deck asks for them KL loss (times kl_coefficient), divergence from a
 // teacher, entropy bonus and pretraining loss.
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
-                            const config::Options& options, double kl_coefficient, double lr,
-                            at::Device device, UpdateReport& report);
+                            const config::Options& options, double lr, at::Device device,
+                            UpdateReport& report);
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
                              const config::Options& options, double lr, at::Device device,
                              UpdateReport& report);

@@ -28,12 +28,19 @@ struct Normalizer {
   std::optional<double> positive_tokens = {};  // action tokens of sequences with a reward above 0
 };
 
+// The columns of a micro-batch that a loss counts, and its divisors.
+struct LossColumns {
+  at::Tensor mask;  // bool or integer [T]
+  Segments segments;
+  Normalizer normalizer = {};
+};
+
 // F22, F30, with N sequences: token-mean = scale * sum(mask L) / action_tokens; token-sum = scale *
 // sum(mask L); seq-mean-token-mean = scale * sum over sequences with actions of their token mean /
 // N; seq-mean-token-sum = scale * sum(mask L) / N, and seq-mean-token-sum-norm that divided by
 // sequence_tokens. loss [T] -> scalar, differentiable; 0 without actions.
-at::Tensor aggregate(const at::Tensor& loss, const at::Tensor& mask, const Segments& segments,
-                     config::LossAggregation aggregation, const Normalizer& normalizer);
+at::Tensor aggregate(const at::Tensor& loss, config::LossAggregation aggregation,
+                     const LossColumns& columns);
 
 struct PolicyLossOptions {
   config::PolicyLoss type = config::PolicyLoss::ppo;
@@ -118,30 +125,26 @@ at::Tensor on_policy(const PolicyLossInput& input, double threshold);
 // F38: the mean of -log_probs over the action tokens of sequences whose `positive` [B] is true,
 // divided by the step's positive_tokens; 0 where there are none (VAPO). Differentiable.
 at::Tensor positive_nll(const at::Tensor& log_probs, const at::Tensor& positive,
-                        const at::Tensor& mask, const Segments& segments,
-                        const Normalizer& normalizer);
+                        const LossColumns& columns);
 
 // F23: token-mean of F7 on the current policy; with unbiased_gradient old_log_probs gives the
 // weight. The caller multiplies by the KL coefficient.
 at::Tensor kl_loss(const at::Tensor& log_probs, const at::Tensor& ref_log_probs,
-                   const at::Tensor& old_log_probs, const at::Tensor& mask,
-                   const Segments& segments, const config::KlOptions& options,
-                   const Normalizer& normalizer);
+                   const at::Tensor& old_log_probs, const config::KlOptions& options,
+                   const LossColumns& columns);
 
 // F24: token-mean of the entropy [T]; the caller subtracts coefficient times it.
-at::Tensor entropy_term(const at::Tensor& entropy, const at::Tensor& mask, const Segments& segments,
-                        const Normalizer& normalizer);
+at::Tensor entropy_term(const at::Tensor& entropy, const LossColumns& columns);
 
 // F25: half the aggregate of max((Vc - G)^2, (V - G)^2), Vc = Vold + clamp(V - Vold, +-clip);
 // without a clip (V - G)^2.
 at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values,
-                      const at::Tensor& returns, const at::Tensor& mask, const Segments& segments,
-                      const std::optional<double>& clip, config::LossAggregation aggregation,
-                      const Normalizer& normalizer);
+                      const at::Tensor& returns, const std::optional<double>& clip,
+                      config::LossAggregation aggregation, const LossColumns& columns);
 
 // Supervised fine-tuning: aggregate of -log_probs.
-at::Tensor sft_loss(const at::Tensor& log_probs, const at::Tensor& mask, const Segments& segments,
-                    config::LossAggregation aggregation, const Normalizer& normalizer);
+at::Tensor sft_loss(const at::Tensor& log_probs, config::LossAggregation aggregation,
+                    const LossColumns& columns);
 
 // A sequence of an optimizer step, as its totals count it.
 struct CountedSequence {

@@ -72,19 +72,19 @@ TEST(Mask, NanUnderItDoesNoHarm) {
       options.estimator = estimator;
       options.unbiased_gradient = unbiased;
       const Tensor leaf = batch.leaf();
-      expect_clean(kl_loss(leaf, batch.b, batch.c, batch.mask, batch.segments, options, {}), leaf);
+      expect_clean(kl_loss(leaf, batch.b, batch.c, options, {batch.mask, batch.segments}), leaf);
     }
   }
   for (const auto aggregation :
        {config::LossAggregation::token_mean, config::LossAggregation::seq_mean_token_mean}) {
     const Tensor values = batch.leaf(), log_probs = batch.leaf();
     expect_clean(
-        value_loss(values, batch.b, batch.c, batch.mask, batch.segments, 0.1, aggregation, {}),
+        value_loss(values, batch.b, batch.c, 0.1, aggregation, {batch.mask, batch.segments}),
         values);
-    expect_clean(sft_loss(log_probs, batch.mask, batch.segments, aggregation, {}), log_probs);
+    expect_clean(sft_loss(log_probs, aggregation, {batch.mask, batch.segments}), log_probs);
   }
   const Tensor entropy = batch.leaf();
-  expect_clean(entropy_term(entropy, batch.mask, batch.segments, {}), entropy);
+  expect_clean(entropy_term(entropy, {batch.mask, batch.segments}), entropy);
 }
 
 TEST(Mask, WhiteningReadsActionsOnly) {
@@ -114,13 +114,13 @@ TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {
   EXPECT_EQ(*whole.action_tokens, 3);
   EXPECT_EQ(*whole.sequences, 2);
   const auto part = [&](int64_t first, int64_t count) {
-    return sft_loss(batch.a.narrow(0, first, count), batch.mask.narrow(0, first, count),
-                    Segments({0, count}), config::LossAggregation::seq_mean_token_mean, whole)
+    return sft_loss(batch.a.narrow(0, first, count), config::LossAggregation::seq_mean_token_mean,
+                    {batch.mask.narrow(0, first, count), Segments({0, count}), whole})
         .item<float>();
   };
-  const float all = sft_loss(batch.a, batch.mask, batch.segments,
-                             config::LossAggregation::seq_mean_token_mean, {})
-                        .item<float>();
+  const float all =
+      sft_loss(batch.a, config::LossAggregation::seq_mean_token_mean, {batch.mask, batch.segments})
+          .item<float>();
   EXPECT_FLOAT_EQ(part(0, 3) + part(3, 2), all);
 }
 
