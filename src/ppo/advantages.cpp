@@ -55,11 +55,11 @@ void add_rewards(double reward, const std::vector<Turn>& turns, const uint8_t* m
 
 }  // namespace
 
-Tensor token_rewards(const std::vector<float>& rewards, const Tensor& kl, const Tensor& mask,
+Tensor token_rewards(const SequenceRewards& given, const Tensor& kl, const Tensor& mask,
                      const Segments& segments, double kl_coef,
-                     const std::optional<config::Range>& clip_range,
-                     std::span<const std::vector<Turn>> turns) {
-  VALIDATE(static_cast<int64_t>(rewards.size()) == segments.sequences(), ExitCode::internal,
+                     const std::optional<config::Range>& clip_range) {
+  const auto& [rewards, turns] = given;
+  VALIDATE(std::ssize(rewards) == segments.sequences(), ExitCode::internal,
            "one reward per sequence, got ", rewards.size(), " for ", segments.sequences());
   VALIDATE(turns.empty() || turns.size() == rewards.size(), ExitCode::internal,
            "turns of each sequence or none, got ", turns.size(), " for ", rewards.size());

@@ -254,12 +254,12 @@ PipelineOptions pipeline_options(const config::Options& options, double kl_coef)
 
 namespace {
 
-// Turns that get rewards of their own: where episodes are compared, it is by the sums of theirs.
-std::span<const std::vector<Turn>> turns_rewarded(const Experience& experience,
-                                                  const PipelineOptions& options) {
+// Where episodes are compared, turns get no rewards of their own: it is by the sums of theirs.
+SequenceRewards sequence_rewards(const PipelineReport& report, const Experience& experience,
+                                 const PipelineOptions& options) {
   const bool compares = config::traits(options.estimator).compares != config::Comparison::nothing;
-  if (!options.turn_rewards || compares) return {};
-  return experience.samples.turns;
+  if (!options.turn_rewards || compares) return {report.shaped_reward};
+  return {report.shaped_reward, experience.samples.turns};
 }
 
 void set_advantages(Experience& experience, const PipelineReport& report, const Tensor& kl,
@@ -275,10 +275,9 @@ void set_advantages(Experience& experience, const PipelineReport& report, const 
   }
   const bool accumulates = facts.kl == config::KlSpread::accumulated;
   const Tensor rewards =
-      accumulates
-          ? report.token_rewards
-          : token_rewards(report.shaped_reward, at::zeros_like(kl), experience.mask, segments, 0,
-                          options.clip_range, turns_rewarded(experience, options));
+      accumulates ? report.token_rewards
+                  : token_rewards(sequence_rewards(report, experience, options), at::zeros_like(kl),
+                                  experience.mask, segments, 0, options.clip_range);
   experience.returns =
       cumulative_returns(rewards, experience.mask, segments,
                          facts.discounts ? options.gae.gamma : 1.0, options.gae.gaps);
@@ -302,8 +301,8 @@ void spread_rewards(Experience& experience, PipelineReport& report, const Pipeli
   const Segments& segments = experience.segments;
   const Tensor kl = reference_kl(experience, options);
   report.token_rewards =
-      token_rewards(report.shaped_reward, kl, experience.mask, segments, options.kl_coef,
-                    options.clip_range, turns_rewarded(experience, options));
+      token_rewards(sequence_rewards(report, experience, options), kl, experience.mask, segments,
+                    options.kl_coef, options.clip_range);
   set_advantages(experience, report, kl, options);
   whiten_over_batch(experience, options, sum);
   const config::DistillOptions& distill = options.distill;

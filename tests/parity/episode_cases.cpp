@@ -70,8 +70,8 @@ Tensor rewards_on_columns(const Samples& samples) {
   const Experience experience = Experience::from(samples);
   std::vector<float> sums;
   for (const auto& turns : samples.turns) sums.push_back(reward_of(turns));
-  return token_rewards(sums, at::zeros({samples.tokens()}), experience.mask, experience.segments, 0,
-                       std::nullopt, samples.turns);
+  return token_rewards({sums, samples.turns}, at::zeros({samples.tokens()}), experience.mask,
+                       experience.segments, 0, std::nullopt);
 }
 
 }  // namespace
@@ -166,8 +166,8 @@ void check_turn_token_rewards(const GoldenCase& c) {
     return at::zeros(mask.sizes(), at::kFloat).masked_scatter(inside, columns);
   };
   expect_matches(c, "token_rewards",
-                 rows(token_rewards(rewards, kl, actions, segments, *c.number("kl_coef"),
-                                    std::nullopt, turns)));
+                 rows(token_rewards({rewards, turns}, kl, actions, segments, *c.number("kl_coef"),
+                                    std::nullopt)));
   if (c.has_output("kl")) expect_matches(c, "kl", rows(kl));
   const Tensor counts = segments.sums(actions.to(at::kFloat)).clamp_min(1);
   if (c.has_output("kl_mean")) expect_matches(c, "kl_mean", segments.sums(kl) / counts);

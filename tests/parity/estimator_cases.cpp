@@ -257,7 +257,7 @@ void check_turn_group(const GoldenCase& c) {
   const auto shaped = compared(c, rewards, estimator);
   expect_matches(c, "episode_reward", at::tensor(rewards));
   expect_matches(c, "advantages", at::tensor(shaped));
-  const Tensor at_end = token_rewards(shaped, at::zeros({mask.numel()}), flat(mask),
+  const Tensor at_end = token_rewards({shaped}, at::zeros({mask.numel()}), flat(mask),
                                       segments_of(mask), 0, std::nullopt);
   expect_matches(c, "token_advantages",
                  select(cumulative_returns(at_end, flat(mask), segments_of(mask), 1,
@@ -285,8 +285,9 @@ void check_single_turn(const GoldenCase& c) {
                                           select(flat(c.input("ref_log_probs")), mask),
                                           choice(c, "kl_estimator", config::KlEstimator::k1)),
                            mask);
-  const Tensor rewards = token_rewards(floats(c.input("rewards")), kl, mask, segments,
-                                       *c.number("kl_coef"), std::nullopt);
+  const auto of_sequences = floats(c.input("rewards"));
+  const Tensor rewards =
+      token_rewards({of_sequences}, kl, mask, segments, *c.number("kl_coef"), std::nullopt);
   expect_matches(c, "token_rewards", rewards);
   for (const auto how : {config::AdvantageGaps::skip, config::AdvantageGaps::decay}) {
     GaeOptions options = gae_options(c);

@@ -67,10 +67,10 @@ void check_token_rewards(const GoldenCase& c) {
   const Tensor kl = c.input("kl");
   std::optional<config::Range> clip;
   if (const auto range = c.numbers("clip_range"); range.size() == 2) clip = {range[0], range[1]};
-  expect_matches(
-      c, "token_rewards",
-      token_rewards(to_vector<float>(c.input("r")), flat(kl), flat(c.input("action_mask")),
-                    segments_of(kl), *c.number("kl_coef"), clip));
+  const auto rewards = to_vector<float>(c.input("r"));
+  expect_matches(c, "token_rewards",
+                 token_rewards({rewards}, flat(kl), flat(c.input("action_mask")), segments_of(kl),
+                               *c.number("kl_coef"), clip));
 }
 
 void check_gae(const GoldenCase& c) {

@@ -15,15 +15,20 @@
 
 namespace trireme::ppo {
 
+// The reward of each sequence [B], and the turns [B] for which the environment gave some of it;
+// none: it gave nothing.
+struct SequenceRewards {
+  std::span<const float> rewards;
+  std::span<const std::vector<Turn>> turns = {};
+};
 // F10, F11: -max(kl_coef, 0) * kl on every column, plus the reward, clipped to `clip_range`, on the
-// last column of its sequence whose mask is 1 (the last column when there is none). rewards [B], kl
-// [T], mask u8 [T]. F52: `turns` [B], or none: of that reward, what the environment gave for a turn
-// goes to the turn's last column whose mask is 1, where it has one. (The placement is ours:
-// OpenRLHF and NeMo-RL add the turns up.)
-at::Tensor token_rewards(const std::vector<float>& rewards, const at::Tensor& kl,
-                         const at::Tensor& mask, const Segments& segments, double kl_coef,
-                         const std::optional<config::Range>& clip_range,
-                         std::span<const std::vector<Turn>> turns = {});
+// last column of its sequence whose mask is 1 (the last column when there is none). kl [T], mask u8
+// [T]. F52: the part of a reward that the environment gave for a turn goes to the turn's last
+// column whose mask is 1, where it has one. (The placement is ours: OpenRLHF and NeMo-RL add the
+// turns up.)
+at::Tensor token_rewards(const SequenceRewards& given, const at::Tensor& kl, const at::Tensor& mask,
+                         const Segments& segments, double kl_coef,
+                         const std::optional<config::Range>& clip_range);
 
 struct AdvantagesAndReturns {
   at::Tensor advantages;

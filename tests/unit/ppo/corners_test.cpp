@@ -309,9 +309,10 @@ TEST(Sequences, AreCutInsideAndBeforeTheirActions) {
 std::vector<float> of_turns(const std::vector<uint8_t>& actions, const std::vector<Turn>& turns,
                             float reward, std::optional<config::Range> clip = std::nullopt) {
   const Tensor mask = at::tensor(std::vector<int64_t>(actions.begin(), actions.end()));
-  const Tensor out =
-      token_rewards({reward}, at::full({mask.numel()}, 0.25f), mask, Segments({0, mask.numel()}),
-                    0.1, clip, std::vector<std::vector<Turn>>{turns});
+  const std::vector<float> rewards{reward};
+  const std::vector<std::vector<Turn>> all{turns};
+  const Tensor out = token_rewards({rewards, all}, at::full({mask.numel()}, 0.25f), mask,
+                                   Segments({0, mask.numel()}), 0.1, clip);
   return {out.const_data_ptr<float>(), out.const_data_ptr<float>() + out.numel()};
 }
 
