@@ -95,26 +95,26 @@ void Trainer::sum(std::span<double> values) const {
 std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64_t version,
                                               comm::Progress* progress, comm::May may) {
   threads_.use();
-  const comm::Pass pass{ranks_, progress, may};
+  const learn::ScoringPass by{
+      {ranks_, progress, may}, options_.rollout_micro_batch_tokens(), device_};
   learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, pass, version,
+    mismatch = old_log_probs_.evaluate(experience, *actor_, by.pass, version,
                                        learn::scoring_temperature(options_), device_);
     if (!experience.old_log_probs.defined()) return std::nullopt;
   }
   if (refers_ && !teacher_rows_) {
     const trace::Region region{"reference log-probs"};
-    experience.ref_log_probs = learn::action_log_probs(
-        *actor_, experience.samples, pass, options_.rollout_micro_batch_tokens(),
-        learn::scoring_temperature(options_), device_, model::AdapterUse::disabled);
+    experience.ref_log_probs =
+        learn::action_log_probs(*actor_, experience.samples, by,
+                                learn::scoring_temperature(options_), model::AdapterUse::disabled);
     if (!experience.ref_log_probs.defined()) return std::nullopt;
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = learn::action_values(
-        *critic_, experience.samples, pass, options_.rollout_micro_batch_tokens(),
-        learn::critic_scale(options_, critic_->spec().shape), device_);
+    experience.values = learn::action_values(*critic_, experience.samples, by,
+                                             learn::critic_scale(options_, critic_->spec().shape));
     if (!experience.values.defined()) return std::nullopt;
   }
   return mismatch;

@@ -109,7 +109,7 @@ Mismatch OldLogProbs::check(const ppo::Experience& experience, zero::ShardedMode
   }
   const Samples sample = experience.samples.select(rows);
   return compare_log_probs(
-      sample, action_log_probs(actor, sample, ranks, micro_batch_tokens_, temperature, device),
+      sample, action_log_probs(actor, sample, {ranks, micro_batch_tokens_, device}, temperature),
       ranks);
 }
 
@@ -134,7 +134,7 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
     }
   }
   experience.old_log_probs =
-      action_log_probs(actor, experience.samples, pass, micro_batch_tokens_, temperature, device);
+      action_log_probs(actor, experience.samples, {pass, micro_batch_tokens_, device}, temperature);
   if (!experience.old_log_probs.defined()) return {};
   return compare_log_probs(experience.samples, experience.old_log_probs, ranks);
 }

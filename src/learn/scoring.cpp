@@ -22,12 +22,11 @@ at::Tensor index_tensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
-// The micro-batches of sequences with these lengths; the same number on every rank of `ranks`,
-// empty ones at the end.
-ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::CommView& ranks,
-                               int64_t micro_batch_tokens) {
-  auto bins = ppo::micro_batches(lengths, micro_batch_tokens, 1);
-  bins.resize(static_cast<size_t>(ranks.max(static_cast<int64_t>(bins.size()))));
+// The micro-batches of sequences with these lengths; the same number on every rank, empty ones at
+// the end.
+ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const ScoringPass& by) {
+  auto bins = ppo::micro_batches(lengths, by.micro_batch_tokens, 1);
+  bins.resize(static_cast<size_t>(by.pass.ranks.max(static_cast<int64_t>(bins.size()))));
   return bins;
 }
 
@@ -35,13 +34,12 @@ constexpr trace::Name received = "sequences_received_while_scoring";
 
 // Calls `compute(batch, which)` for micro-batches of all samples. Collective.
 template <class Compute>
-comm::Then for_micro_batches(const Samples& samples, const comm::Pass& pass,
-                             int64_t micro_batch_tokens, at::Device device, Compute compute) {
+comm::Then for_micro_batches(const Samples& samples, const ScoringPass& by, Compute compute) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
-  for (const auto& which : agreed_micro_batches(lengths, pass.ranks, micro_batch_tokens)) {
-    compute(make_action_batch(samples, which, device), which);
-    if (pass.next(received) == comm::Then::leave) return comm::Then::leave;
+  for (const auto& which : agreed_micro_batches(lengths, by)) {
+    compute(make_action_batch(samples, which, by.device), which);
+    if (by.pass.next(received) == comm::Then::leave) return comm::Then::leave;
   }
   return comm::Then::go_on;
 }
@@ -128,11 +126,10 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
 }
 
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
-                            const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
-                            at::Device device, model::AdapterUse adapter) {
+                            const ScoringPass& by, double temperature, model::AdapterUse adapter) {
   DeviceValues values;
-  const comm::Then then = for_micro_batches(
-      samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+  const comm::Then then =
+      for_micro_batches(samples, by, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
         model.forward(
             batch.packed,
@@ -148,11 +145,11 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
   return then == comm::Then::leave ? at::Tensor{} : written(samples, values);
 }
 
-at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::Pass& pass,
-                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const ScoringPass& by,
+                         const ScoreScale& scale) {
   DeviceValues values;
-  const comm::Then then = for_micro_batches(
-      samples, pass, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+  const comm::Then then =
+      for_micro_batches(samples, by, [&](const ActionBatch& batch, const auto& which) {
         const trace::Region region{"value micro-batch", batch.packed.tokens()};
         model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale),
@@ -164,22 +161,21 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
 
 std::optional<std::vector<float>> sequence_scores(
     zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device,
-    model::AdapterUse adapter) {
+    const ScoringPass& by, const ScoreScale& scale, model::AdapterUse adapter) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
   DeviceValues values;
-  for (const auto& which : agreed_micro_batches(lengths, pass.ranks, micro_batch_tokens)) {
+  for (const auto& which : agreed_micro_batches(lengths, by)) {
     std::vector<std::span<const int32_t>> parts;
     for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
-    const model::PackedBatch packed = model::pack(parts, device);
+    const model::PackedBatch packed = model::pack(parts, by.device);
     model.forward(
         packed,
         [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
           values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
         },
         adapter);
-    if (pass.next(received) == comm::Then::leave) return std::nullopt;
+    if (by.pass.next(received) == comm::Then::leave) return std::nullopt;
   }
   std::vector<float> all(sequences.size());
   values.write(all);

@@ -114,9 +114,12 @@ class ModelSource : public Source {
 
   Scores score(std::span<const Request> requests) override {
     const trace::Region region{"reward model"};
-    auto values = learn::sequence_scores(
-        model_, encode(requests), {environment_.ranks.all, environment_.progress, comm::May::leave},
-        batch_tokens_, scale_, environment_.device);
+    auto values =
+        learn::sequence_scores(model_, encode(requests),
+                               {{environment_.ranks.all, environment_.progress, comm::May::leave},
+                                batch_tokens_,
+                                environment_.device},
+                               scale_);
     if (!values) return {.left = true};
     return {.values = std::move(*values)};
   }

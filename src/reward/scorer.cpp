@@ -206,8 +206,8 @@ comm::Then Scorer::refer(const Samples& samples) {
   {
     const trace::Region region{"reference log-probs"};
     const at::Tensor log_probs = learn::action_log_probs(
-        *reference_, shared.share, pass(), options_.rollout_micro_batch_tokens(),
-        learn::scoring_temperature(options_), device_);
+        *reference_, shared.share, {pass(), options_.rollout_micro_batch_tokens(), device_},
+        learn::scoring_temperature(options_));
     if (!log_probs.defined()) return comm::Then::leave;
     const float* first = log_probs.const_data_ptr<float>();
     shared.share.ref_log_probs.assign(first, first + shared.share.tokens());

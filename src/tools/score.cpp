@@ -110,7 +110,7 @@ class ScoreTool {
       for (size_t i = begin; i < end; ++i) add(i, samples, requests);
     });
     const at::Tensor log_probs = learn::action_log_probs(
-        *model_, samples, world_, command_.micro_batch_tokens, command_.temperature, device_);
+        *model_, samples, {world_, command_.micro_batch_tokens, device_}, command_.temperature);
     reward::Scores rewards;
     if (reward_) rewards = reward_->score(requests);
     std::string lines;

@@ -92,13 +92,12 @@ Learned learn_from(int micro_batches) {
   Learned out;
   const int64_t longest = all.samples.length(5);
   int64_t before = HostAsDevice::hidden_waits();
-  out.log_probs = learn::action_log_probs(
-      actor, all.samples, world(), micro_batches == 1 ? all.tokens() : longest, 1.0, at::kCPU);
-  out.values = learn::action_values(critic, all.samples, world(),
-                                    micro_batches == 1 ? all.tokens() : longest, {}, at::kCPU);
+  const learn::ScoringPass by{world(), micro_batches == 1 ? all.tokens() : longest};
+  out.log_probs = learn::action_log_probs(actor, all.samples, by, 1.0);
+  out.values = learn::action_values(critic, all.samples, by, {});
   out.scores =
-      learn::sequence_scores(critic, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}}, world(),
-                             micro_batches == 1 ? 64 : 4, {.mean = 0.5, .deviation = 2}, at::kCPU)
+      learn::sequence_scores(critic, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}},
+                             {world(), micro_batches == 1 ? 64 : 4}, {.mean = 0.5, .deviation = 2})
           .value();
   out.scoring_waits = HostAsDevice::hidden_waits() - before;
   before = HostAsDevice::hidden_waits();

@@ -50,7 +50,7 @@ MUTATIONS = [
              "for (int64_t t = 1; t < samples.length(i); ++t) {\n      if (!samples.action_mask",
              "for (int64_t t = 1; t + 1 < samples.length(i); ++t) {\n      if (!samples.action_mask"),
     Mutation("reference_temperature", "reference log-probs at temperature 1 whatever the rollout's", "src/reward/scorer.cpp",
-             "learn::scoring_temperature(options_), device_);", "1.0, device_);"),
+             "learn::scoring_temperature(options_));\n    if", "1.0);\n    if"),
     Mutation("mask_multiplied", "masked values are multiplied by 0: NaN times 0 is NaN", "src/ppo/packed.cpp",
              "at::where(mask.to(at::kBool), x, at::zeros({}, x.options()))", "x.mul(mask.to(x.scalar_type()))", ("ppo_unit", "parity")),
     # Losses
@@ -108,7 +108,7 @@ MUTATIONS = [
     Mutation("caches_kept", "the KV cache stays while the trainers of the same ranks work", "src/driver/ppo_roles.cpp",
              "  generator->release_cache();\n", "", ("counts",)),
     Mutation("pass_without_looks", "a rank takes nothing from queues and plugins while its models score", "src/learn/scoring.cpp",
-             "    if (pass.next(received) == comm::Then::leave) return comm::Then::leave;\n", "", ("long_pass",)),
+             "    if (by.pass.next(received) == comm::Then::leave) return comm::Then::leave;\n", "", ("long_pass",)),
     Mutation("changes_of_last_step", "a delta has the changes of the last optimizer step only", "src/zero/optimizer.cpp",
              "std::transform(step_bits.begin(), step_bits.end(), sum, sum, std::bit_or<>());", "std::copy(step_bits.begin(), step_bits.end(), sum);",
              ("deltas",)),

@@ -41,14 +41,14 @@ void check_forward_pass(const GoldenCase& c) {
   const bool scores = adapted.spec.head == model::HeadKind::score;
   const auto expect = [&](const std::string& way, zero::ShardedModel& by, AdapterUse use) {
     if (scores) {
-      const auto got = learn::sequence_scores(by, sequences_of(rows.samples()), world(), few_tokens,
-                                              {}, at::kCPU, use)
-                           .value();
+      const auto got =
+          learn::sequence_scores(by, sequences_of(rows.samples()), {world(), few_tokens}, {}, use)
+              .value();
       return expect_matches(c, "rewards_" + way, rows_of_all(at::tensor(got), rows.count()));
     }
-    expect_matches(c, "log_probs_" + way,
-                   rows.targets(learn::action_log_probs(by, rows.samples(), world(), few_tokens, 1,
-                                                        at::kCPU, use)));
+    expect_matches(
+        c, "log_probs_" + way,
+        rows.targets(learn::action_log_probs(by, rows.samples(), {world(), few_tokens}, 1, use)));
   };
   expect("adapter", model, AdapterUse::applied);
   expect("disabled", model, AdapterUse::disabled);
@@ -156,7 +156,7 @@ void check_policy_step(const GoldenCase& c) {
   rows.set_action_mask(c.input("action_mask"));
   const config::Options options = step_options(c);
   const auto log_probs = [&](AdapterUse use) {
-    return learn::action_log_probs(model, rows.samples(), world(), few_tokens, 1, at::kCPU, use);
+    return learn::action_log_probs(model, rows.samples(), {world(), few_tokens}, 1, use);
   };
   const Tensor reference = log_probs(AdapterUse::disabled);
   expect_matches(c, "ref_log_probs", rows.targets(reference));

@@ -132,7 +132,7 @@ class TrainerSteps {
     step.sum = sum_over_ranks;
     auto& experience = step.micro_batches.emplace_back(ppo::Experience::from(mine.samples()));
     const auto log_probs = [&](AdapterUse use) {
-      return learn::action_log_probs(model_, mine.samples(), world(), few_tokens, 1, at::kCPU, use);
+      return learn::action_log_probs(model_, mine.samples(), {world(), few_tokens}, 1, use);
     };
     experience.old_log_probs = log_probs(AdapterUse::applied);
     experience.ref_log_probs = log_probs(AdapterUse::disabled);

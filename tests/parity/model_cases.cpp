@@ -87,8 +87,8 @@ void check_forward(const GoldenCase& c) {
   expect_matches(c, "logits", rows.unpack(logits));
   expect_matches(c, "entropy", rows.targets(entropy));
   const auto log_probs = [&] {
-    return rows.targets(learn::action_log_probs(model, rows.samples(), world(), pass_tokens,
-                                                temperature, at::kCPU));
+    return rows.targets(
+        learn::action_log_probs(model, rows.samples(), {world(), pass_tokens}, temperature));
   };
   expect_matches(c, "log_probs", log_probs());
   rows.set_action_mask(c.input("action_mask"));
@@ -112,8 +112,8 @@ void check_heads(const GoldenCase& c) {
                  scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
   const Tensor mask = c.input("action_mask");
   rows.set_action_mask(mask);
-  const Tensor values = rows.targets(
-      learn::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
+  const Tensor values =
+      rows.targets(learn::action_values(model, rows.samples(), {world(), pass_tokens}, scale));
   expect_matches(c, "values", last_columns(values, mask.size(1)));
 }
 

@@ -35,13 +35,19 @@ ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> w
                               at::Device device);
 ActionBatch make_action_batch(const Samples& samples, at::Device device);  // all of them
 
+// How a model goes over sequences: in micro-batches of at most so many tokens, on a device, with
+// `pass` between two of them.
+struct ScoringPass {
+  comm::Pass pass;
+  int64_t micro_batch_tokens;
+  at::Device device = at::kCPU;
+};
+
 // Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere;
-// undefined where the pass was left. Collective over pass.ranks, the communicator that the model's
-// passes are collective over; ranks may have any number of sequences. Micro-batches stay under
-// `micro_batch_tokens`.
+// undefined where the pass was left. Collective over the ranks of the pass, the communicator that
+// the model's passes are collective over; ranks may have any number of sequences.
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
-                            const comm::Pass& pass, int64_t micro_batch_tokens, double temperature,
-                            at::Device device,
+                            const ScoringPass& by, double temperature,
                             model::AdapterUse adapter = model::AdapterUse::applied);
 
 // The output of a score head is used as (score - mean) / deviation.
@@ -55,14 +61,14 @@ ScoreScale critic_scale(const config::Options& options, const config::ModelShape
 
 // Values of a model with a score head: for each action token the value at the position before it;
 // f32 [T], 0 elsewhere; undefined where the pass was left. Collective like action_log_probs.
-at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::Pass& pass,
-                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const ScoringPass& by,
+                         const ScoreScale& scale);
 
 // A score for each sequence, in their order: the score head at its last token (F5); nullopt where
 // the pass was left. Collective like action_log_probs.
 std::optional<std::vector<float>> sequence_scores(
     zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-    const comm::Pass& pass, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device,
+    const ScoringPass& by, const ScoreScale& scale,
     model::AdapterUse adapter = model::AdapterUse::applied);
 
 // i64 [sequences] on the device of `packed`: the last token of each.

@@ -60,7 +60,7 @@ class OldLogProbsOfARollout : public testing::Test {
     return ppo::Experience::from(std::move(samples));
   }
   at::Tensor computed(const Samples& samples, int64_t micro_batch_tokens = 1000) {
-    return action_log_probs(actor_, samples, world(), micro_batch_tokens, 1, at::kCPU);
+    return action_log_probs(actor_, samples, {world(), micro_batch_tokens}, 1);
   }
   Mismatch evaluate(OldLogProbs& old, ppo::Experience& experience, int64_t weights = version) {
     return old.evaluate(experience, actor_, world(), weights, 1, at::kCPU);
