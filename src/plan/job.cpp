@@ -195,9 +195,12 @@ class RankLedger {
     const auto count = static_cast<int64_t>(ranks.size());
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), average, how,
-                                           static_cast<int>(sharing),
-                                           config::bytes_per_element(options().train.reduce_dtype));
+    const auto bytes = sharded_model_bytes(
+        model, element(), average,
+        {.exchange = how,
+         .ranks = static_cast<int>(count),
+         .ranks_of_node = static_cast<int>(sharing),
+         .reduced_bytes = config::bytes_per_element(options().train.reduce_dtype)});
     add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices",
                  bytes.weights_own, (sharing - 1) * bytes.weights_own);
     if (shares) {
@@ -384,8 +387,9 @@ class RankLedger {
     }
     const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
     const config::ModelShape& shape = job_.models.actor.shape;
-    const int64_t granted = kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(),
-                                           options().generate.max_batch, options().max_len(), free);
+    const int64_t granted =
+        kv_cache_bytes(options().generate.kv_memory, kv_bytes_per_token(shape, degree(), element()),
+                       options().generate.max_batch, options().max_len(), free);
     const int64_t sequences =
         base::ceil_div<int64_t>(options().prompts_to_write(), static_cast<int64_t>(groups.size())) *
         options().rollout.n_samples_per_prompt;
@@ -543,14 +547,12 @@ RewardPass reward_pass(const Job& job, size_t model) {
 
 Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).build(); }
 
-int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape,
-                       int tensor_parallel, int64_t element_bytes, int64_t sequences,
+int64_t kv_cache_bytes(const config::MemoryShare& share, int64_t bytes_per_token, int64_t sequences,
                        int64_t max_len, int64_t free) {
-  const int64_t per_token = kv_bytes_per_token(shape, tensor_parallel, element_bytes);
-  const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
+  const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * bytes_per_token;
   if (share.bytes > 0) return std::min(share.bytes, useful);
   const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));
-  return std::min(std::max(granted, per_token * (max_len + 256)), useful);
+  return std::min(std::max(granted, bytes_per_token * (max_len + 256)), useful);
 }
 
 KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas) {

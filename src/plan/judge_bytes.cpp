@@ -33,8 +33,9 @@ Votes votes_on_answer(const config::Options& options, const config::JudgeModel& 
 
 int64_t judge_cache_bytes(const config::JudgeModel& judge, const config::ModelShape& shape,
                           int64_t element_bytes) {
-  return kv_cache_bytes({0, std::numeric_limits<int64_t>::max()}, shape, 1, element_bytes,
-                        judge.max_batch, std::min(judge.max_len, shape.longest()), 0);
+  return kv_cache_bytes({0, std::numeric_limits<int64_t>::max()},
+                        kv_bytes_per_token(shape, 1, element_bytes), judge.max_batch,
+                        std::min(judge.max_len, shape.longest()), 0);
 }
 
 void add_judges(Ledger& ledger, const Job& job, int64_t logit_bytes) {

@@ -150,9 +150,9 @@ int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_b
   return std::max(norm, 3 * fp32 * piece + (rounded + found_unequal) * compared);
 }
 
-ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
-                                      bool average, Exchange exchange, int ranks_of_node,
-                                      int64_t reduced_bytes) {
+ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int64_t element_bytes, bool average,
+                                      const Sharding& sharding) {
+  const auto [exchange, ranks, ranks_of_node, reduced_bytes] = sharding;
   ShardedModelBytes out;
   if (exchange == Exchange::window || exchange == Exchange::node_windows) {
     const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;

@@ -30,10 +30,11 @@ generate::EngineOptions engine_options(const config::Options& options, const com
       generate::engine_options(options.generate, threads.count, threads.cpus);
   engine.max_batch = options.generate.max_batch;
   engine.keep_old_keys = options.train.partial_rollout_kv == config::PartialRolloutKv::keep;
-  engine.kv_bytes =
-      plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
-                           config::bytes_per_element(options.model.compute()),
-                           options.generate.max_batch, options.max_len(), kv_memory);
+  engine.kv_bytes = plan::kv_cache_bytes(
+      options.generate.kv_memory,
+      plan::kv_bytes_per_token(spec.shape, roles.tensor_parallel(),
+                               config::bytes_per_element(options.model.compute())),
+      options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
 

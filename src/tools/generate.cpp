@@ -219,7 +219,8 @@ class GenerateTool {
         std::min(survey_.longest + command_.max_new_tokens, spec_.shape.longest());
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes(
-        {0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
+        {0.5, 0}, plan::kv_bytes_per_token(spec_.shape, command_.tensor_parallel, element_bytes),
+        options.max_batch, longest,
         machine::free_memory(device_) /
             std::ssize(machine::ranks_on_device(world_, topology_, device_)));
     return options;

@@ -116,9 +116,10 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec,
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
   generate::EngineOptions chosen;
   chosen.page_size = options.generate.page_size;
-  chosen.kv_bytes = plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, world().size(),
-                                         config::bytes_per_element(r.type), r.max_batch,
-                                         options.max_len(), int64_t{1} << 50);
+  chosen.kv_bytes = plan::kv_cache_bytes(
+      options.generate.kv_memory,
+      plan::kv_bytes_per_token(spec.shape, world().size(), config::bytes_per_element(r.type)),
+      r.max_batch, options.max_len(), int64_t{1} << 50);
   chosen.max_batch = r.max_batch;
   chosen.graphs = options.generate.graphs;
   chosen.fused_operators = options.generate.fused_operators;
@@ -150,9 +151,9 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec,
 constexpr int64_t scored_tokens = 512;
 
 int64_t planned_for_scoring(const Rollout& r, const model::ModelSpec& spec) {
-  const auto bytes = plan::sharded_model_bytes(plan::frozen(layout(spec)), world().size(),
-                                               config::bytes_per_element(r.type), false,
-                                               plan::Exchange::device_ring);
+  const auto bytes =
+      plan::sharded_model_bytes(plan::frozen(layout(spec)), config::bytes_per_element(r.type),
+                                false, {plan::Exchange::device_ring, world().size()});
   const plan::ModelLayout model = layout(spec);
   const plan::PassWork work{.model = model,
                             .tokens = scored_tokens,

@@ -131,10 +131,9 @@ struct RewardPass {
 };
 RewardPass reward_pass(const Job& job, size_t model);
 
-// Bytes of the KV cache of a generator: the deck's share of `free`, or its bytes, but no more than
-// all its sequences need at full length.
-int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape,
-                       int tensor_parallel, int64_t element_bytes, int64_t sequences,
+// Bytes of the KV cache of a generator, of kv_bytes_per_token(): the deck's share of `free`, or its
+// bytes, but no more than all its sequences need at full length.
+int64_t kv_cache_bytes(const config::MemoryShare& share, int64_t bytes_per_token, int64_t sequences,
                        int64_t max_len, int64_t free);
 
 // Of a judge: all that its sequences need at full length.

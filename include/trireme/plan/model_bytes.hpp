@@ -70,11 +70,16 @@ struct ShardedModelBytes {
                         // windows), slices of all other ranks (host ring)
   int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards of what is trainable
 };
-// `ranks_of_node`: that share this rank's window, of node windows. `reduced_bytes`: of a gradient
-// on its way from rank to rank (train.reduce_dtype).
-ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes,
-                                      bool average, Exchange exchange, int ranks_of_node = 1,
-                                      int64_t reduced_bytes = 4);
+// Over how many ranks a model is cut, and how these exchange it.
+struct Sharding {
+  Exchange exchange;
+  int ranks;
+  int ranks_of_node = 1;      // that share this rank's window, of node windows
+  int64_t reduced_bytes = 4;  // of a gradient on its way from rank to rank (train.reduce_dtype)
+};
+// `average`: of the weights, too (train.enable_ema).
+ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int64_t element_bytes, bool average,
+                                      const Sharding& sharding);
 
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64
 // first.

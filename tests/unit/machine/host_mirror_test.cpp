@@ -84,7 +84,7 @@ TEST(KvCache, IsAShareOfTheFreeMemoryAndNeverMoreThanOfUse) {
   const auto spec = model::describe(shape, model::HeadKind::language);
   const int64_t token = 2 * 2 * 2 * 8 * 4;  // keys and values, layers, KV heads, head size, fp32
   const auto bytes = [&](config::MemoryShare share, int64_t free) {
-    return plan::kv_cache_bytes(share, spec.shape, 1, 4, 4, 255, free);
+    return plan::kv_cache_bytes(share, token, 4, 255, free);
   };
   EXPECT_EQ(bytes({0.5, 0}, int64_t{1} << 40), 4 * 256 * token);  // four sequences of 256 tokens
   EXPECT_EQ(bytes({0.5, 0}, 2 * 700 * token), 700 * token);

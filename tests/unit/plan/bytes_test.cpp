@@ -31,7 +31,7 @@ TEST(ModelBytes, OfThreeRanksByHand) {
                     all = 96 + block + 32 + 96, two = block + 32 + 96;
   constexpr int64_t slice = 2 * 24 + 2 * 16 + 3 * 48 + 2 * 3;  // of the block, without padding
   const auto bytes = [&](Exchange exchange, bool average) {
-    return plan::sharded_model_bytes(model, 3, 2, average, exchange);
+    return plan::sharded_model_bytes(model, 2, average, {exchange, 3});
   };
   const auto host = bytes(Exchange::host_ring, true);
   EXPECT_EQ(host.weights_own, 2 * own);
@@ -49,23 +49,23 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
   EXPECT_EQ(window.weights_ring, 0);
   EXPECT_EQ(window.receive, 0);
-  const auto nodes = plan::sharded_model_bytes(model, 3, 2, false, Exchange::node_windows, 2);
+  const auto nodes = plan::sharded_model_bytes(model, 2, false, {Exchange::node_windows, 3, 2});
   EXPECT_EQ(nodes.weights_own, 2 * all / 2) << "a half of the node's";
   EXPECT_EQ(nodes.weights_ring, 0);
   EXPECT_EQ(nodes.gradient_slots, 4 * two);
   EXPECT_EQ(nodes.receive, 4 * 3 * slice);
   const auto halves = [&](int ranks, Exchange exchange) {
-    return plan::sharded_model_bytes(model, ranks, 2, false, exchange, 2, 2);
+    return plan::sharded_model_bytes(model, 2, false, {exchange, ranks, 2, 2});
   };
   EXPECT_EQ(halves(3, Exchange::host_ring).receive, 2 * 2 * slice) << "gradients travel in bf16";
   EXPECT_EQ(halves(3, Exchange::device_ring).receive, 2 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).receive, 2 * 3 * slice);
   EXPECT_EQ(halves(3, Exchange::node_windows).gradient_slots, 4 * two) << "rounded where they lie";
   EXPECT_EQ(halves(1, Exchange::device_ring).receive,
-            plan::sharded_model_bytes(model, 1, 2, false, Exchange::device_ring).receive)
+            plan::sharded_model_bytes(model, 2, false, {Exchange::device_ring, 1}).receive)
       << "a single rank rounds nothing";
   const auto frozen =
-      plan::sharded_model_bytes(plan::frozen(model), 3, 2, true, Exchange::host_ring);
+      plan::sharded_model_bytes(plan::frozen(model), 2, true, {Exchange::host_ring, 3});
   EXPECT_EQ(frozen.weights_ring, 2 * two);
   EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients +
                 frozen.moments + frozen.average,
@@ -85,8 +85,8 @@ TEST(ModelBytes, OfWhatIsTrainable) {
   EXPECT_EQ(plan::shard_elements(model, 3), 2 * 64);
   EXPECT_EQ(plan::largest_stage_slice(model, 3), 3 + 32);
   EXPECT_EQ(plan::gradient_sum_bytes(model, 3), 4 * (32 + 96));
-  const auto part = plan::sharded_model_bytes(model, 3, 2, true, Exchange::host_ring),
-             all = plan::sharded_model_bytes(whole, 3, 2, true, Exchange::host_ring);
+  const auto part = plan::sharded_model_bytes(model, 2, true, {Exchange::host_ring, 3}),
+             all = plan::sharded_model_bytes(whole, 2, true, {Exchange::host_ring, 3});
   EXPECT_EQ(part.weights_own, all.weights_own);
   EXPECT_EQ(part.weights_ring, all.weights_ring);
   EXPECT_EQ(part.gradient_slots, 4 * (32 + 96));
@@ -109,7 +109,7 @@ TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
   const plan::ModelLayout model = layout(model::describe(shape, model::HeadKind::language));
   EXPECT_EQ(plan::elements(model), 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
   const auto bytes =
-      plan::sharded_model_bytes(plan::frozen(model), 1, 4, false, Exchange::host_ring);
+      plan::sharded_model_bytes(plan::frozen(model), 4, false, {Exchange::host_ring, 1});
   EXPECT_EQ(bytes.weights_own, 4 * (96 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 32));
   EXPECT_EQ(bytes.weights_ring, 4 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 32 + 32 + 96))
       << "the block and the head";

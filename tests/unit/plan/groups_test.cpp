@@ -63,8 +63,8 @@ TEST(FrozenModels, ObeyTheShardGroup) {
   };
   const plan::ModelLayout model = job_of({}, 2, 4, gpu()).models.actor;
   const auto own = [&](int ranks) {
-    return plan::sharded_model_bytes(plan::frozen(model), ranks, 2, false,
-                                     plan::Exchange::device_ring)
+    return plan::sharded_model_bytes(plan::frozen(model), 2, false,
+                                     {plan::Exchange::device_ring, ranks})
         .weights_own;
   };
   ASSERT_GT(own(4), own(8));

@@ -367,10 +367,10 @@ TEST(KvCacheBytes, AreTheShareButNoMoreThanUsefulAndNoLessThanOneSequence) {
   const int64_t token = 2 * 80 * 1 * 128 * 2;  // tensor parallel 8: one KV head a rank
   EXPECT_EQ(plan::kv_bytes_per_token(shape, 8, 2), token);
   const config::MemoryShare half{0.5, 0}, fixed{0, 1 << 30};
-  EXPECT_EQ(plan::kv_cache_bytes(half, shape, 8, 2, 256, 2048, int64_t{8} << 30), int64_t{4} << 30);
-  EXPECT_EQ(plan::kv_cache_bytes(half, shape, 8, 2, 4, 2048, int64_t{80} << 30), 4 * 2304 * token);
-  EXPECT_EQ(plan::kv_cache_bytes(half, shape, 8, 2, 256, 2048, 0), (2048 + 256) * token);
-  EXPECT_EQ(plan::kv_cache_bytes(fixed, shape, 8, 2, 256, 2048, 0), int64_t{1} << 30);
+  EXPECT_EQ(plan::kv_cache_bytes(half, token, 256, 2048, int64_t{8} << 30), int64_t{4} << 30);
+  EXPECT_EQ(plan::kv_cache_bytes(half, token, 4, 2048, int64_t{80} << 30), 4 * 2304 * token);
+  EXPECT_EQ(plan::kv_cache_bytes(half, token, 256, 2048, 0), (2048 + 256) * token);
+  EXPECT_EQ(plan::kv_cache_bytes(fixed, token, 256, 2048, 0), int64_t{1} << 30);
 }
 
 }  // namespace

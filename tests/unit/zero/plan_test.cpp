@@ -55,9 +55,9 @@ void expect_planned_bytes(const PlannedRun& s) {
   const bool trained = s.training != Trained::none;
   if (trained) model.enable_average(0.9);
   const auto want = plan::sharded_model_bytes(
-      layout(spec), ranks.size(), config::bytes_per_element(s.compute), trained,
-      planned_as.at(s.exchange), comm::discover(ranks).local_size,
-      config::bytes_per_element(s.reduce));
+      layout(spec), config::bytes_per_element(s.compute), trained,
+      {planned_as.at(s.exchange), ranks.size(), comm::discover(ranks).local_size,
+       config::bytes_per_element(s.reduce)});
   const zero::MemoryUse got = model.memory();
   EXPECT_EQ(got.weights, want.weights_own + want.weights_ring);
   EXPECT_EQ(got.exchange, want.gradient_slots + want.receive);
@@ -97,8 +97,8 @@ TEST(MemoryOfAShardedModel, WithOneRingForAll) {
   const auto rings = std::make_shared<comm::RingMemory>();
   const comm::CommView& ranks = world();
   const auto planned = [&](const model::ModelSpec& spec) {
-    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, false,
-                                     plan::Exchange::host_ring);
+    return plan::sharded_model_bytes(layout(spec), 2, false,
+                                     {plan::Exchange::host_ring, ranks.size()});
   };
   const auto make = [&](const model::ModelSpec& spec) {
     zero::ShardedModelOptions options;
@@ -139,9 +139,9 @@ TEST(MemoryOfAShardedModel, OnTheBaseOfAnother) {
       const zero::ShardedModel base(actor, ranks, std::nullopt, at::kCPU, options);
       options.base = &base;
       const zero::ShardedModel model(critic, ranks, std::nullopt, at::kCPU, options);
-      const auto want =
-          plan::sharded_model_bytes(layout(critic, &actor), ranks.size(), 2, false,
-                                    planned_as.at(exchange), comm::discover(ranks).local_size);
+      const auto want = plan::sharded_model_bytes(
+          layout(critic, &actor), 2, false,
+          {planned_as.at(exchange), ranks.size(), comm::discover(ranks).local_size});
       EXPECT_EQ(model.memory().weights, want.weights_own + want.weights_ring);
       EXPECT_EQ(model.memory().exchange, want.gradient_slots + want.receive);
       EXPECT_EQ(model.memory().moments, want.moments);
