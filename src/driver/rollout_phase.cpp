@@ -319,9 +319,10 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration,
   const trace::Phase phase{"exchange", iteration};
   const auto& options = run_.options;
   if (options.rollout.save_samples != 0) {
-    report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples,
-                              prompts_, tokenizer_, iteration, options.rollout.save_samples,
-                              reward::source_names(options));
+    report::append_sample_log(run_.roles.world,
+                              {run_.folder.path() / "samples.jsonl", prompts_, tokenizer_,
+                               options.rollout.save_samples, reward::source_names(options)},
+                              samples, iteration);
   }
   const auto& trainers = run_.roles.map.trainer;
   const auto owners = [&](const learn::SequenceList& sequences) {

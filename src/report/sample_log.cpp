@@ -80,10 +80,9 @@ std::string turns_json(const Samples& samples, int64_t i, const text::Tokenizer&
 
 }  // namespace
 
-void append_sample_log(const comm::CommView& world, const std::filesystem::path& path,
-                       const Samples& samples, const data::PromptSet& prompts,
-                       const text::Tokenizer& tokenizer, int64_t iteration, int64_t count,
-                       const std::vector<std::string>& sources) {
+void append_sample_log(const comm::CommView& world, const SampleLog& log, const Samples& samples,
+                       int64_t iteration) {
+  const auto& [path, prompts, tokenizer, count, sources] = log;
   // Each rank offers those of its `count` smallest ids; the smallest ids of all are among them.
   std::vector<int64_t> rows(static_cast<size_t>(samples.size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});

@@ -13,12 +13,17 @@
 
 namespace trireme::report {
 
-// Appends the first `count` samples in id order (-1: all) of those that lie on any rank. `sources`
-// names the reward parts of the samples. Collective over world; rank 0 writes.
-void append_sample_log(const comm::CommView& world, const std::filesystem::path& path,
-                       const Samples& samples, const data::PromptSet& prompts,
-                       const text::Tokenizer& tokenizer, int64_t iteration, int64_t count,
-                       const std::vector<std::string>& sources = {});
+struct SampleLog {
+  std::filesystem::path path;
+  const data::PromptSet& prompts;
+  const text::Tokenizer& tokenizer;
+  int64_t count = -1;                     // samples of an iteration; -1: all
+  std::vector<std::string> sources = {};  // names of the samples' reward parts
+};
+// Appends the first samples in id order of those that lie on any rank. Collective over world; rank
+// 0 writes.
+void append_sample_log(const comm::CommView& world, const SampleLog& log, const Samples& samples,
+                       int64_t iteration);
 
 // Forgets samples of iterations after `iteration`: a run that goes on from a checkpoint makes them
 // again. The file is cut in place at the first of them, since iterations ascend in it: that takes

@@ -237,8 +237,8 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
   const int64_t all = 2 * world().size();
   for (const int64_t count : {int64_t{0}, int64_t{1}, all - 1, all, all + 5, int64_t{-1}}) {
     if (world().rank() == 0) fs::remove(path);
-    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4,
-                              count);
+    report::append_sample_log(world(), {path, prompts(), test::tokenizer(), count},
+                              answers().sorted(), 4);
     if (world().rank() != 0) continue;
     const auto lines = read_lines(path);
     ASSERT_EQ(static_cast<int64_t>(lines.size()), count < 0 ? all : std::min(count, all));
@@ -263,8 +263,8 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
 
 // Nobody loses a run for its log of samples: a full disk is a warning (side_output()).
 TEST(SampleLog, AFullDiskEndsNoRun) {
-  EXPECT_NO_THROW(report::append_sample_log(world(), "/dev/full", answers(), prompts(),
-                                            test::tokenizer(), 1, 1));
+  EXPECT_NO_THROW(report::append_sample_log(world(), {"/dev/full", prompts(), test::tokenizer(), 1},
+                                            answers(), 1));
 }
 
 TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
@@ -274,15 +274,16 @@ TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
   report::trim_sample_log(path, 3);
   EXPECT_FALSE(fs::exists(path)) << "nothing was logged yet";
   for (int64_t iteration : {1, 2, 3, 4, 30})
-    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(),
-                              iteration, -1);
+    report::append_sample_log(world(), {path, prompts(), test::tokenizer()}, answers().sorted(),
+                              iteration);
   std::ofstream(path, std::ios::app)
       << "{\"iteration\": 2, \"id\": 7, \"prompt\": \"a line cut sho";
   report::trim_sample_log(path, 3);
   std::vector<int64_t> iterations;
   for (const json& line : read_lines(path)) iterations.push_back(line.at("iteration"));
   EXPECT_THAT(iterations, ElementsAre(1, 1, 2, 2, 3, 3));
-  report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, 1);
+  report::append_sample_log(world(), {path, prompts(), test::tokenizer(), 1}, answers().sorted(),
+                            4);
   EXPECT_EQ(read_lines(path).back().at("iteration"), 4) << "the next line begins on its own";
 }
 

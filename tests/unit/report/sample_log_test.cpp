@@ -53,8 +53,8 @@ TEST(SampleLogChoice, TheSmallestIdsWhateverTheirOrder) {
   std::shuffle(mine.begin(), mine.end(), std::mt19937(static_cast<uint32_t>(test::world().rank())));
   for (const int64_t count : {1, 3, 39, 40, 1000, -1}) {
     if (test::world().rank() == 0) std::filesystem::remove(path);
-    append_sample_log(test::world(), path, samples_with(mine), prompts, test::tokenizer(), 2,
-                      count);
+    append_sample_log(test::world(), {path, prompts, test::tokenizer(), count}, samples_with(mine),
+                      2);
     if (test::world().rank() != 0) continue;
     std::vector<uint64_t> ids;
     std::istringstream lines(base::read_file(path));
@@ -69,7 +69,7 @@ TEST(SampleLogChoice, TheSmallestIdsWhateverTheirOrder) {
 TEST(SampleLogChoice, NoSampleAnywhere) {
   const SharedFolder folder;
   const auto path = folder.path() / "samples.jsonl";
-  append_sample_log(test::world(), path, Samples{}, one_prompt(), test::tokenizer(), 1, -1);
+  append_sample_log(test::world(), {path, one_prompt(), test::tokenizer()}, Samples{}, 1);
   if (test::world().rank() != 0) return;
   EXPECT_EQ(base::read_file(path), "");
 }
@@ -83,8 +83,8 @@ TEST(SampleLogChoice, AFullDiskLeavesNoHalfLine) {
   const auto path = folder.path() / "full-samples.jsonl";
   const auto prompts = one_prompt();
   const auto append = [&](int64_t iteration) {
-    append_sample_log(test::world(), path, samples_with({1, 2, 3}), prompts, test::tokenizer(),
-                      iteration, -1);
+    append_sample_log(test::world(), {path, prompts, test::tokenizer()}, samples_with({1, 2, 3}),
+                      iteration);
   };
   append(1);
   const std::string first = base::read_file(path);
@@ -108,7 +108,7 @@ TEST(SampleLogChoice, JudgementsByTheirSource) {
   Samples samples = samples_with({1, 2, 3});
   samples.judgements["strict"] = {R"({"question":"q1","texts":["a\n"]})", "", ""};
   samples.judgements["kind"] = {R"({"question":"k1"})", R"({"question":"k2"})", ""};
-  append_sample_log(test::world(), path, samples, one_prompt(), test::tokenizer(), 1, -1);
+  append_sample_log(test::world(), {path, one_prompt(), test::tokenizer()}, samples, 1);
   std::vector<nlohmann::json> lines;
   std::istringstream text(base::read_file(path));
   for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
