@@ -34,9 +34,9 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   actor_files_ = learn::files_for_exports(options, roles.world);
   if (exports_critic()) critic_files_ = learn::critic_files_for_exports(options, roles.world);
   if (roles.reward) {
-    scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards),
-                                              roles.rings, tokenizer, run.folder.path() / "logs",
-                                              run.device, &run.progress);
+    scorer = std::make_unique<reward::Scorer>(
+        options, reward::ModelRanks(roles.rewards, roles.rings), tokenizer,
+        run.folder.path() / "logs", run.device, &run.progress);
   }
   if (options.environment.wanted() && roles.leads_replica()) {
     environments = std::make_unique<environment::Environments>(options, run.folder.path() / "logs",

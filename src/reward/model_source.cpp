@@ -34,7 +34,7 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   options.name = name;
   options.compute = environment.dtype;
   options.node_weights = environment.node_weights;
-  options.rings = environment.rings;
+  options.rings = environment.ranks.rings;
   if (environment.trained != nullptr && model::is_adapter_on(path, environment.trained_path)) {
     model::require_shared_base(spec, path, environment.trained->spec());
     options.base = environment.trained;

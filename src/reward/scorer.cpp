@@ -24,12 +24,11 @@
 namespace trireme::reward {
 
 Scorer::Scorer(const config::Options& options, const ModelRanks& ranks,
-               std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
-               const std::filesystem::path& log_folder, at::Device device, comm::Progress* progress)
+               const text::Tokenizer& tokenizer, const std::filesystem::path& log_folder,
+               at::Device device, comm::Progress* progress)
     : options_(options),
       model_ranks_(ranks),
       ranks_(ranks.all),
-      rings_(std::move(rings)),
       tokenizer_(tokenizer),
       device_(device),
       progress_(progress),
@@ -73,7 +72,6 @@ void Scorer::make_sources(const generate::EngineOptions& engine,
                              .batch_tokens = options_.rollout_micro_batch_tokens(),
                              .policy_tokenizer = tokenizer_,
                              .node_weights = options_.train.node_weights,
-                             .rings = rings_,
                              .trained = trained,
                              .trained_path = options_.model.path,
                              .progress = progress_});
@@ -90,7 +88,7 @@ void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& r
       zero::ShardedModelOptions{.name = "reference",
                                 .compute = options_.model.compute(),
                                 .node_weights = options_.train.node_weights,
-                                .rings = rings_});
+                                .rings = model_ranks_.rings});
   load_reference(read);
 }
 

@@ -41,7 +41,7 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   options.train.micro_batch_tokens = 30;
   const auto roles = comm::make_roles(options, world());
   const auto tokenizer = some_tokenizer();
-  reward::Scorer scorer(options, roles.rewards.all(), roles.rings, tokenizer, {}, at::kCPU);
+  reward::Scorer scorer(options, {roles.rewards.all(), roles.rings}, tokenizer, {}, at::kCPU);
   const auto spec =
       model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
   scorer.add_reference(spec, golden_reader(c, spec));

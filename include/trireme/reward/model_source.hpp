@@ -9,7 +9,6 @@
 #include <string>
 
 #include "trireme/comm/comm.hpp"
-#include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/reward/model_ranks.hpp"
@@ -26,10 +25,9 @@ struct ModelEnvironment {
   bool normalize = false;        // reward.normalize_enable: (score - mean) / std of its config.json
   int64_t max_len = 2048;        // where options.max_len is 0; 0: the model's positions
   int64_t batch_tokens = 16192;  // where options.batch_tokens is 0
-  std::optional<text::Tokenizer> policy_tokenizer;    // of the requests' ids: see reading.hpp;
-                                                      // nullopt: ids are the reward model's own
-  bool node_weights = true;                           // ShardedModelOptions::node_weights
-  std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
+  std::optional<text::Tokenizer> policy_tokenizer;  // of the requests' ids: see reading.hpp;
+                                                    // nullopt: ids are the reward model's own
+  bool node_weights = true;                         // ShardedModelOptions::node_weights
   // The trained model on these ranks, and its folder: see Scorer::make_sources().
   const zero::ShardedModel* trained = nullptr;
   std::string trained_path = {};

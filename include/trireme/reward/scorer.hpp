@@ -13,7 +13,6 @@
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/progress.hpp"
-#include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/generate/engine.hpp"
@@ -27,11 +26,10 @@ namespace trireme::reward {
 
 class Scorer {
  public:
-  // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all), `rings` is
-  // the memory of their sharded models. Sources that take their time become sources of `progress`,
-  // which is also worked on between the micro-batches of models. Collective over `ranks`.
-  Scorer(const config::Options& options, const ModelRanks& ranks,
-         std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+  // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all). Sources
+  // that take their time become sources of `progress`, which is also worked on between the
+  // micro-batches of models. Collective over `ranks`.
+  Scorer(const config::Options& options, const ModelRanks& ranks, const text::Tokenizer& tokenizer,
          const std::filesystem::path& log_folder, at::Device device,
          comm::Progress* progress = nullptr);
 
@@ -97,7 +95,6 @@ class Scorer {
   config::Options options_;
   ModelRanks model_ranks_;
   comm::CommView ranks_;  // all of them
-  std::shared_ptr<comm::RingMemory> rings_;
   text::Tokenizer tokenizer_;
   at::Device device_;
   comm::Progress* progress_;
