@@ -67,8 +67,9 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
     generator = std::make_unique<rollout::Generator>(
-        options, roles, model::without_dropout(actor_start.spec), tokenizer, run.device,
-        run.threads.generator, shared, environments.get());
+        options, roles,
+        rollout::Policy{model::without_dropout(actor_start.spec), tokenizer, shared},
+        machine::ComputeResources{run.device, run.threads.generator}, environments.get());
   }
   weight_bridge_ =
       std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,

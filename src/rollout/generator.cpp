@@ -39,8 +39,8 @@ generate::EngineOptions engine_options(const config::Options& options, const com
 }
 
 generate::GeneratorWeights make_weights(const config::Options& options, const comm::Roles& roles,
-                                        const model::ModelSpec& spec, at::Device device,
-                                        const std::vector<const std::byte*>& shared) {
+                                        const Policy& policy, at::Device device) {
+  const auto& [spec, tokenizer, shared] = policy;
   const auto type = options.model.compute();
   auto weights =
       shared.empty()
@@ -65,21 +65,20 @@ int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   return tokens / std::max<int64_t>(prompts.size(), 1);
 }
 
-Generator::Generator(const config::Options& options, const comm::Roles& roles,
-                     const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
-                     at::Device device, machine::Threads threads,
-                     const std::vector<const std::byte*>& shared,
+Generator::Generator(const config::Options& options, const comm::Roles& roles, const Policy& policy,
+                     const machine::ComputeResources& resources,
                      environment::Environments* environments)
     : options_(options),
       roles_(roles),
-      tokenizer_(tokenizer),
-      stops_(text::stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids,
-                            options.rollout.stop, spec.shape.vocab, "rollout.stop_token_ids")),
-      biases_(text::token_biases(tokenizer, options.rollout.logit_bias, spec.shape.vocab,
+      tokenizer_(policy.tokenizer),
+      stops_(text::stops_of(tokenizer_, options.rollout.ignore_eos, options.rollout.stop_token_ids,
+                            options.rollout.stop, policy.spec.shape.vocab,
+                            "rollout.stop_token_ids")),
+      biases_(text::token_biases(tokenizer_, options.rollout.logit_bias, policy.spec.shape.vocab,
                                  "rollout.logit_bias")),
-      spec_(spec),
-      threads_(std::move(threads)),
-      weights_(make_weights(options, roles, spec, device, shared)),
+      spec_(policy.spec),
+      threads_(resources.threads),
+      weights_(make_weights(options, roles, policy, resources.device)),
       environments_(environments) {
   if (environments)
     episodes_ = std::make_unique<Episodes>(tokenizer_, stops_.ids, *environments, limit());

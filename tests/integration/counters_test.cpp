@@ -103,9 +103,10 @@ struct TinyRun {
 
   std::unique_ptr<rollout::Generator> make_generator(
       const std::vector<const std::byte*>& shared = {}) const {
-    auto made = std::make_unique<rollout::Generator>(options, roles, start.spec,
-                                                     text::Tokenizer::load(options.model.path),
-                                                     at::kCPU, machine::Threads{}, shared);
+    auto made = std::make_unique<rollout::Generator>(
+        options, roles,
+        rollout::Policy{start.spec, text::Tokenizer::load(options.model.path), shared},
+        machine::ComputeResources{at::kCPU});
     made->start(int64_t{64} << 20);
     return made;
   }

@@ -17,7 +17,7 @@
 #include "trireme/generate/dispatch.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
-#include "trireme/machine/threads.hpp"
+#include "trireme/machine/compute_resources.hpp"
 #include "trireme/rollout/group_buffer.hpp"
 #include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -81,18 +81,25 @@ struct EnvironmentWork {
                  &EnvironmentWork::rendered_differently};
 };
 
+// The model that a generator samples from.
+struct Policy {
+  const model::ModelSpec& spec;
+  const text::Tokenizer& tokenizer;
+  // Where this rank reads the actor's weights in place, one pointer per parameter; empty: the
+  // generator has weights of its own.
+  const std::vector<const std::byte*>& shared;
+};
+
 class Episodes;
 struct Move;
 
 class Generator {
  public:
-  // Weights only, which are zero until the first sync. start() before anything else. `shared`:
-  // where this rank reads the actor's weights in place, one pointer per parameter; empty: the
-  // generator has weights of its own. `environments`: those of the deck, on the first rank of a
-  // replica; it must live on. Null elsewhere, and where an answer is one turn.
-  Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
-            const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads,
-            const std::vector<const std::byte*>& shared,
+  // Weights only, which are zero until the first sync. start() before anything else.
+  // `environments`: those of the deck, on the first rank of a replica; it must live on. Null
+  // elsewhere, and where an answer is one turn.
+  Generator(const config::Options& options, const comm::Roles& roles, const Policy& policy,
+            const machine::ComputeResources& resources,
             environment::Environments* environments = nullptr);
   ~Generator();
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of
