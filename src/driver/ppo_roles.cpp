@@ -45,13 +45,13 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   machine::use_device(run.device, options.train.deterministic, roles.world);  // after the programs
   const learn::SequenceLimits limits = learn::sequence_limits(options, prompts, held_out);
   run.memory.admit(
-      options, run.command, roles.map, roles.world, roles.topology, actor_start.spec,
-      critic_start ? std::optional(critic_start->spec.shape) : std::nullopt,
-      {.iterations = iterations,
-       .evaluated = held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0,
-       .longest = limits.longest,
-       .shortest_prompt = limits.shortest_prompt},
-      run.device);
+      options,
+      {.command = run.command,
+       .actor = actor_start.spec,
+       .critic = critic_start ? std::optional(critic_start->spec.shape) : std::nullopt,
+       .longest = learn::longest_sequence(options, prompts, held_out),
+       .length = {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0}},
+      roles, run.device);
   if (roles.trainer) {
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
     trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device,

@@ -93,11 +93,11 @@ void log_plan(const std::vector<plan::Pool>& pools) {
 
 }  // namespace
 
-void MemoryCheck::admit(const config::Options& options, config::Command command,
-                        const config::RoleMap& roles, const comm::CommView& world,
-                        const comm::NodeTopology& topology, const model::ModelSpec& actor,
-                        const std::optional<config::ModelShape>& critic,
-                        const plan::RunLength& length, at::Device device) {
+void MemoryCheck::admit(const config::Options& options, const Workload& work,
+                        const comm::Roles& roles, at::Device device) {
+  const auto& [command, actor, critic, length] = work;
+  const comm::CommView& world = roles.world;
+  const comm::NodeTopology& topology = roles.topology;
   const trace::Region region{"memory check"};
   world.barrier();  // devices are current, plugins started: memory that is free now is what the job
                     // can have
@@ -114,7 +114,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
       .host_bytes = world.min(place.host_free)};
   const plan::JobModels models =
       job_models(options, command, shapes_of(options, command, actor.shape, critic));
-  const config::RoleMap map = planned_roles(roles, world.size(), command);
+  const config::RoleMap map = planned_roles(roles.map, world.size(), command);
   config::Options settled = options;
   // A generator on a GPU takes its pages whole.
   if (device.is_cpu())
@@ -172,7 +172,9 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const plan::Pool& pool = pools[static_cast<size_t>(worst)];
   const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool
                                                                         : place.host_pool);
-  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
+  const auto cut = [&work](int degree) {
+    return model::tensor_parallel_layout(work.actor, degree);
+  };
   const std::string message =
       refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
   const bool refuses = options.run.memory_check == config::MemoryCheck::refuse;

@@ -12,14 +12,21 @@
 #include <string>
 
 #include "trireme/comm/comm.hpp"
-#include "trireme/comm/topology.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
-#include "trireme/config/ranks.hpp"
 #include "trireme/machine/job_models.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/admission.hpp"
 
 namespace trireme::machine {
+
+// What a run does, as far as its memory depends on it.
+struct Workload {
+  config::Command command;
+  const model::ModelSpec& actor;  // or the only model that is trained
+  std::optional<config::ModelShape> critic;
+  plan::RunLength length;  // of the run
+};
 
 class MemoryCheck {
  public:
@@ -28,12 +35,10 @@ class MemoryCheck {
   // less free than the plan needs, or warns (run.memory_check); rank 0 logs the plan. Chooses how
   // many blocks to compute again where train.keep_memory says for how much memory, and then whether
   // generators keep their caches while trainers of their ranks work. options.model.dtype is
-  // settled. `critic`: its shape, where there is one. `length`: of the run; memory on hosts is
-  // planned by its sequences where they are shorter than the deck's limit.
-  void admit(const config::Options& options, config::Command command, const config::RoleMap& roles,
-             const comm::CommView& world, const comm::NodeTopology& topology,
-             const model::ModelSpec& actor, const std::optional<config::ModelShape>& critic,
-             const plan::RunLength& length, at::Device device);
+  // settled. Memory on hosts is planned by work.length's sequences where they are shorter than the
+  // deck's limit.
+  void admit(const config::Options& options, const Workload& work, const comm::Roles& roles,
+             at::Device device);
   // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's
   // train.recompute is `wish`.
   int64_t recompute(int64_t wish, int64_t layers) const {
