@@ -6,7 +6,6 @@
 #include <numeric>
 #include <thread>
 
-#include "driver/models.hpp"
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"

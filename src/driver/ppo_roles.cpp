@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <limits>
 
-#include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
 #include "trireme/plan/decisions.hpp"
@@ -106,7 +106,8 @@ void PpoRoles::start_reference() {
   if (!config::has_reference_model(run.options, run.command) || (teaches ? !trainer : !scorer))
     return;
   const learn::ModelStart start = learn::reference_start(run.options, actor_start);
-  if (teaches) trainer->add_teacher(make_reference(run.options, run.roles, start, run.device));
+  if (teaches)
+    trainer->add_teacher(learn::make_reference(run.options, run.roles, start, run.device));
   else scorer->add_reference(start.spec, start.reader());
 }
 
@@ -241,14 +242,16 @@ void PpoRoles::export_trained(const std::string& name) const {
   zero::ShardedModel* actor = trainer ? &trainer->actor() : nullptr;
   const model::ModelSpec& spec = actor_start.spec;
   const auto folder = run.folder.path();
-  export_model(run.roles, actor_start, actor, actor_files_, folder / name, run.export_type(spec));
+  const model::ModelExport::Options how{.type = run.export_type(spec), .kept = actor_files_};
+  learn::export_model(run.roles, actor_start, actor, folder / name, how);
   if (options.train.enable_ema) {
-    export_model(run.roles, actor_start, actor, actor_files_, folder / (name + report::ema_suffix),
-                 run.export_type(spec), Weights::average);
+    learn::export_model(run.roles, actor_start, actor, folder / (name + report::ema_suffix), how,
+                        learn::Weights::average);
   }
   if (!exports_critic()) return;
-  export_model(run.roles, *critic_start, trainer ? trainer->critic() : nullptr, critic_files_,
-               folder / (name + report::critic_suffix), run.export_type(critic_start->spec));
+  learn::export_model(run.roles, *critic_start, trainer ? trainer->critic() : nullptr,
+                      folder / (name + report::critic_suffix),
+                      {.type = run.export_type(critic_start->spec), .kept = critic_files_});
 }
 
 }  // namespace trireme::driver

@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "driver/models.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/agree.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/report/side_output.hpp"
 
 namespace trireme::driver {
@@ -78,9 +78,9 @@ void sync_reference(PpoRoles& roles, int64_t iteration) {
   if (every == 0 || iteration % every != 0) return;
   const fs::path folder = folder_of(roles, iteration);
   const bool full = options.model.compute() == config::DType::f32;  // the reference's type
-  export_model(roles.run.roles, roles.actor_start,
-               roles.trainer ? &roles.trainer->actor() : nullptr, nullptr, folder,
-               full ? model::StoredType::f32 : model::StoredType::bf16);
+  learn::export_model(
+      roles.run.roles, roles.actor_start, roles.trainer ? &roles.trainer->actor() : nullptr, folder,
+      {.type = full ? model::StoredType::f32 : model::StoredType::bf16, .kept = nullptr});
   load(roles, folder);
   if (!roles.run.leads()) return;
   log::info(base::text("reference: the actor after iteration ", iteration));

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

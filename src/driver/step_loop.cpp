@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
@@ -16,6 +15,7 @@
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/same_inputs.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
 #include "trireme/report/exports.hpp"
@@ -81,23 +81,15 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   if (!config::has_reference_model(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
-  auto reference = make_reference(run_.options, run_.roles, start, run_.device);
+  auto reference = learn::make_reference(run_.options, run_.roles, start, run_.device);
   reference_ = reference.get();
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
 
 std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
-  return make_sharded(
+  return learn::make_sharded(
       run_.roles.trainers, start_.spec, run_.device,
-      {.name = "actor",
-       .compute = run_.options.model.compute(),
-       .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
-       .node_weights = run_.options.train.node_weights,
-       .reduce = run_.options.train.reduce_dtype,
-       .reduce_once = run_.options.train.reduce_once,
-       .offload = run_.options.train.optimizer_offload,
-       .seed = static_cast<uint64_t>(run_.options.run.seed),
-       .rings = run_.roles.rings});
+      learn::trained_options(run_.options, run_.roles, start_.spec, run_.memory));
 }
 
 RunState StepLoop::resume_or_start() {
@@ -235,12 +227,12 @@ void StepLoop::export_trained(const std::string& name) {
     start.spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     start.spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(run_.roles, start, model_.get(), kept_files_, run_.folder.path() / name,
-               run_.export_type(start.spec));
+  const model::ModelExport::Options how{.type = run_.export_type(start.spec), .kept = kept_files_};
+  learn::export_model(run_.roles, start, model_.get(), run_.folder.path() / name, how);
   if (run_.options.train.enable_ema) {
-    export_model(run_.roles, start, model_.get(), kept_files_,
-                 run_.folder.path() / (name + report::ema_suffix), run_.export_type(start.spec),
-                 Weights::average);
+    learn::export_model(run_.roles, start, model_.get(),
+                        run_.folder.path() / (name + report::ema_suffix), how,
+                        learn::Weights::average);
   }
 }
 

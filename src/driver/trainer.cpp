@@ -9,13 +9,13 @@
 #include <unordered_map>
 #include <utility>
 
-#include "driver/models.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/learn/reward_rows.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/learn/step_plan.hpp"
 #include "trireme/plan/decisions.hpp"
 #include "trireme/ppo/kl.hpp"
@@ -25,24 +25,18 @@
 namespace trireme::driver {
 namespace {
 
+// The actor, or with a score head the critic.
 std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options,
                                                const comm::Roles& roles,
                                                const model::ModelSpec& spec, at::Device device,
-                                               const machine::MemoryCheck& memory, const char* name,
+                                               const machine::MemoryCheck& memory,
                                                const zero::ShardedModel* base = nullptr) {
-  return make_sharded(roles.trainers, spec, device,
-                      {.name = name,
-                       .compute = options.model.compute(),
-                       .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
-                       .track_changes = plan::sends_deltas(options, !kernels::on_host(device),
-                                                           roles.topology.nodes == 1),
-                       .node_weights = options.train.node_weights,
-                       .reduce = options.train.reduce_dtype,
-                       .reduce_once = options.train.reduce_once,
-                       .offload = options.train.optimizer_offload,
-                       .seed = static_cast<uint64_t>(options.run.seed),
-                       .rings = roles.rings,
-                       .base = base});
+  auto its = learn::trained_options(options, roles, spec, memory);
+  if (spec.head == model::HeadKind::score) its.name = "critic";
+  its.track_changes =
+      plan::sends_deltas(options, !kernels::on_host(device), roles.topology.nodes == 1);
+  its.base = base;
+  return learn::make_sharded(roles.trainers, spec, device, std::move(its));
 }
 
 std::unordered_map<uint64_t, int64_t> rows_by_id(const Samples& samples) {
@@ -61,8 +55,8 @@ Trainer::Trainer(const config::Options& options, const comm::Roles& roles,
       ranks_(roles.trainers.batch()),
       device_(device),
       threads_(std::move(threads)),
-      actor_(make_model(options, roles, actor, device, memory, "actor")),
-      critic_(critic ? make_model(options, roles, *critic, device, memory, "critic",
+      actor_(make_model(options, roles, actor, device, memory)),
+      critic_(critic ? make_model(options, roles, *critic, device, memory,
                                   config::critic_shares_base(options) ? actor_.get() : nullptr)
                      : nullptr),
       refers_(config::reference_is_actor(options, config::Command::ppo)),

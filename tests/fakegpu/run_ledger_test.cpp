@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "driver/models.hpp"
 #include "driver/weight_bridge.hpp"
 #include "fakegpu/device_lane.hpp"
 #include "fakegpu/host_as_device.hpp"
@@ -23,6 +22,7 @@
 #include "trireme/generate/engine.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/plan/job.hpp"
 #include "unit/generate/tiny_model.hpp"
 #include "unit/plan/layouts.hpp"
@@ -184,8 +184,8 @@ class Rank {
  private:
   std::unique_ptr<zero::ShardedModel> make(const comm::Roles& roles,
                                            const model::ModelSpec& spec) const {
-    auto model = driver::make_sharded(roles.trainers, spec, at::kCPU,
-                                      {.compute = run_.type, .rings = roles.rings});
+    auto model = learn::make_sharded(roles.trainers, spec, at::kCPU,
+                                     {.compute = run_.type, .rings = roles.rings});
     model->load(initial_reader(spec));
     return model;
   }

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "driver/models.hpp"
 #include "driver/weight_bridge.hpp"
 #include "gpu/device.hpp"
 #include "plan/groups.hpp"
@@ -22,6 +21,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/roles.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/zero/replica_check.hpp"
 #include "unit/generate/tiny_model.hpp"
 #include "unit/zero/tiny_model.hpp"
@@ -132,8 +132,8 @@ TEST_F(SeveralRanks, BringWeightsByTheTrainersGathers) {
     options.model.dtype = config::ComputeType::bf16;
     options.generate.tensor_parallel = degree;
     const auto roles = comm::make_roles(options, world());
-    const auto actor = driver::make_sharded(roles.trainers, spec, gpu(),
-                                            {.compute = config::DType::bf16, .rings = roles.rings});
+    const auto actor = learn::make_sharded(roles.trainers, spec, gpu(),
+                                           {.compute = config::DType::bf16, .rings = roles.rings});
     generate::GeneratorWeights weights(spec, config::DType::bf16,
                                        roles.generators.place(comm::Axis::tensor), degree,
                                        generate::Place::device);
@@ -189,8 +189,8 @@ struct RankApart {
     options.weightsync.bucket_bytes.count = 3000;
     roles.emplace(comm::make_roles(options, world()));
     if (roles->trainer)
-      actor = driver::make_sharded(roles->trainers, spec, gpu(),
-                                   {.compute = config::DType::bf16, .rings = roles->rings});
+      actor = learn::make_sharded(roles->trainers, spec, gpu(),
+                                  {.compute = config::DType::bf16, .rings = roles->rings});
     if (roles->generator)
       weights.emplace(spec, config::DType::bf16, roles->generators.place(comm::Axis::tensor),
                       a.degree, generate::Place::device);

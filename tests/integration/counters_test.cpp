@@ -12,7 +12,6 @@
 
 #include "checkpoint/index.hpp"
 #include "driver/checkpointing.hpp"
-#include "driver/models.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "mpi_meter.hpp"
@@ -23,6 +22,7 @@
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/rollout/generator.hpp"
 #include "trireme/tools/commands.hpp"
 
@@ -172,7 +172,8 @@ TEST(Counters, ExportSendsNoWeights) {
   const auto hf = Folder::path() / "export" / "hf";
   if (run.roles.world.rank() == 0) std::filesystem::create_directories(hf.parent_path());
   run.roles.world.barrier();
-  export_model(run.roles, run.start, &run.trainer.actor(), nullptr, hf, model::StoredType::f32);
+  learn::export_model(run.roles, run.start, &run.trainer.actor(), hf,
+                      {.type = model::StoredType::f32, .kept = nullptr});
   EXPECT_LT(test::bytes_given_to_mpi() - sent, kTalk) << "rank 0 gathers nothing";
   config::Options again = run.options;
   again.model.path = hf.string();

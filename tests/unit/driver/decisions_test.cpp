@@ -68,10 +68,10 @@ Decisions taken(const config::Options& options, const comm::Roles& roles,
                 const model::ModelSpec& spec) {
   std::unique_ptr<zero::ShardedModel> actor;
   if (roles.trainer) {
-    actor = make_sharded(roles.trainers, spec, at::kCPU,
-                         {.compute = config::DType::f32,
-                          .node_weights = options.train.node_weights,
-                          .rings = roles.rings});
+    actor = learn::make_sharded(roles.trainers, spec, at::kCPU,
+                                {.compute = config::DType::f32,
+                                 .node_weights = options.train.node_weights,
+                                 .rings = roles.rings});
   }
   const auto shared = shared_weights(options, roles, actor.get());
   return {actor && actor->exchange_kind().starts_with("shared window"),

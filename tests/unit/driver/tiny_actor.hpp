@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "driver/models.hpp"
 #include "support/samples.hpp"
 #include "trireme/comm/roles.hpp"
+#include "trireme/learn/sharded_models.hpp"
 #include "trireme/model/spec.hpp"
 #include "unit/zero/tiny_model.hpp"
 
@@ -18,10 +18,10 @@ struct TinyActor {
       : options(options_of_run),
         roles(comm::make_roles(options, test::world())),
         spec(described(options)),
-        model(make_sharded(roles.trainers, spec, at::kCPU,
-                           {.compute = config::DType::f32,
-                            .track_changes = tracks_changes,
-                            .rings = roles.rings})) {
+        model(learn::make_sharded(roles.trainers, spec, at::kCPU,
+                                  {.compute = config::DType::f32,
+                                   .track_changes = tracks_changes,
+                                   .rings = roles.rings})) {
     model->load(test::initial_reader(spec));
   }
   static model::ModelSpec described(const config::Options& options) {

@@ -1,19 +1,22 @@
 // Models of a run, cut over its ranks, and the export of what was trained.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string>
 
+#include "trireme/comm/mesh.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/model_start.hpp"
+#include "trireme/machine/memory_check.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 // A model cut along the mesh's shards; a trainable one sums its gradients over the copies along
 // `data`, too. Collective over the mesh.
@@ -21,20 +24,23 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options);
 
+// Of a model that the deck trains, `memory` having been asked; without what belongs to one of two
+// (base) or to a weight sync (track_changes).
+zero::ShardedModelOptions trained_options(const config::Options& options, const comm::Roles& roles,
+                                          const model::ModelSpec& spec,
+                                          const machine::MemoryCheck& memory);
+
 // A frozen model on the trainers: the reference of dpo, a teacher. Collective over the trainers.
 std::unique_ptr<zero::ShardedModel> make_reference(const config::Options& options,
                                                    const comm::Roles& roles,
-                                                   const learn::ModelStart& start,
-                                                   at::Device device);
+                                                   const ModelStart& start, at::Device device);
 
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its
 // own rows; those of frozen parameters as they are where the model started. Collective over world.
-// `model` is null on ranks that are no trainers. `kept`: of learn::files_for_exports. `type`: of
-// the weights in the files.
+// `model` is null on ranks that are no trainers. `how.kept`: of files_for_exports().
 enum class Weights : uint8_t { trained, average };
-void export_model(const comm::Roles& roles, const learn::ModelStart& start,
-                  zero::ShardedModel* model, const std::shared_ptr<const model::KeptFiles>& kept,
-                  const std::filesystem::path& folder, model::StoredType type,
+void export_model(const comm::Roles& roles, const ModelStart& start, zero::ShardedModel* model,
+                  const std::filesystem::path& folder, const model::ModelExport::Options& how,
                   Weights which = Weights::trained);
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

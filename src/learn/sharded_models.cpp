@@ -1,4 +1,10 @@
-#include "driver/models.hpp"
+#include "torch/torch.hpp"
+
+#include "trireme/learn/sharded_models.hpp"
+
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -7,7 +13,7 @@
 #include "trireme/machine/host_mirror.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  const model::ModelSpec& spec, at::Device device,
@@ -18,10 +24,23 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                               std::move(options));
 }
 
+zero::ShardedModelOptions trained_options(const config::Options& options, const comm::Roles& roles,
+                                          const model::ModelSpec& spec,
+                                          const machine::MemoryCheck& memory) {
+  return {.name = "actor",
+          .compute = options.model.compute(),
+          .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
+          .node_weights = options.train.node_weights,
+          .reduce = options.train.reduce_dtype,
+          .reduce_once = options.train.reduce_once,
+          .offload = options.train.optimizer_offload,
+          .seed = static_cast<uint64_t>(options.run.seed),
+          .rings = roles.rings};
+}
+
 std::unique_ptr<zero::ShardedModel> make_reference(const config::Options& options,
                                                    const comm::Roles& roles,
-                                                   const learn::ModelStart& start,
-                                                   at::Device device) {
+                                                   const ModelStart& start, at::Device device) {
   auto reference = make_sharded(roles.trainers, model::frozen(start.spec), device,
                                 {.name = "reference",
                                  .compute = options.model.compute(),
@@ -31,12 +50,12 @@ std::unique_ptr<zero::ShardedModel> make_reference(const config::Options& option
   return reference;
 }
 
-void export_model(const comm::Roles& roles, const learn::ModelStart& start,
-                  zero::ShardedModel* model, const std::shared_ptr<const model::KeptFiles>& kept,
-                  const std::filesystem::path& folder, model::StoredType type, Weights which) {
+void export_model(const comm::Roles& roles, const ModelStart& start, zero::ShardedModel* model,
+                  const std::filesystem::path& folder, const model::ModelExport::Options& how,
+                  Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   const model::ModelSpec& spec = start.spec;
-  model::ModelExport exported(folder, spec, {.type = type, .kept = kept});
+  model::ModelExport exported(folder, spec, how);
   try {
     comm::fail_together_on_root(roles.world, [&] { exported.create(); });
     comm::fail_together(roles.world, [&] {
@@ -72,4 +91,4 @@ void export_model(const comm::Roles& roles, const learn::ModelStart& start,
                          spec.adapter ? " (as peft stores it)" : " (Hugging Face layout)"));
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn
