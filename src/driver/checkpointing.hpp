@@ -34,7 +34,7 @@ struct SavedModel {
   const model::ModelSpec* spec = nullptr;
   zero::ShardedModel* model = nullptr;
   bool average = false;
-  int64_t TrainingState::*steps = &TrainingState::actor_steps;  // its optimizer's
+  int64_t learn::TrainingState::*steps = &learn::TrainingState::actor_steps;  // its optimizer's
 };
 
 // Bytes beside the tensors. A save takes each rank's part; a start has the parts of all ranks, one

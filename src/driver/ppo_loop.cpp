@@ -227,7 +227,7 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples,
   const trace::Phase phase{"train", state.iteration + 1};
   run_.output.begin("train", state.iteration + 1, iterations_);
   roles_.release_caches();
-  Trainer* trainer = roles_.trainer.get();
+  learn::Trainer* trainer = roles_.trainer.get();
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
@@ -253,19 +253,19 @@ comm::Then PpoLoop::learn(std::optional<learn::Learning>& learning,
                           const learn::SequenceList& sequences, RunState& state,
                           report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  UpdateSettings settings{.iteration = metrics.iteration - 1,
-                          .kl_coefficient = state.training.kl_coefficient,
-                          .progress = &run_.progress,
-                          .bad_batches = &bad_batches_};
+  learn::UpdateSettings settings{.iteration = metrics.iteration - 1,
+                                 .kl_coefficient = state.training.kl_coefficient,
+                                 .progress = &run_.progress,
+                                 .bad_batches = &bad_batches_};
   rollouts_.weights_change(roles_.trainer != nullptr);
   if (pretraining_)
     rollouts_.meet();  // generators that still write need the others to take it, not to sum
   if (pretraining_)
     settings.pretraining = pretraining_->draw(
         steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
-  TrainingState training = state.training;
+  learn::TrainingState training = state.training;
   comm::Then then = comm::Then::go_on;
-  if (Trainer* trainer = roles_.trainer.get()) {
+  if (learn::Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
     then = learning->left ? comm::Then::leave
                           : trainer->take_steps(learning->experience, sequences, settings,

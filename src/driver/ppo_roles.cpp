@@ -53,9 +53,11 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
        .length = {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0}},
       roles, run.device);
   if (roles.trainer) {
-    const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
-    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device,
-                                        run.threads.trainer, run.memory, schedule_steps);
+    const learn::TrainedModels models{actor_start.spec,
+                                      critic_start ? &critic_start->spec : nullptr};
+    trainer = std::make_unique<learn::Trainer>(
+        options, roles, models, machine::ComputeResources{run.device, run.threads.trainer},
+        run.memory, schedule_steps);
   }
   if (roles.reward) {
     const bool together = config::reward_shares_trainers(options, roles.map);
@@ -163,7 +165,7 @@ std::vector<SavedModel> PpoRoles::saved() const {
   std::vector<SavedModel> models;
   if (critic_start) {
     models.push_back({"critic", &critic_start->spec, trainer ? trainer->critic() : nullptr, false,
-                      &TrainingState::critic_steps});
+                      &learn::TrainingState::critic_steps});
   }
   models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr,
                     run.options.train.enable_ema});

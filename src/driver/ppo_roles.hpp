@@ -8,11 +8,11 @@
 
 #include "driver/checkpointing.hpp"
 #include "driver/run.hpp"
-#include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/environment/environments.hpp"
 #include "trireme/learn/model_start.hpp"
+#include "trireme/learn/trainer.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/scorer.hpp"
 #include "trireme/rollout/generator.hpp"
@@ -54,7 +54,7 @@ struct PpoRoles {
   // Null where this rank lacks the role.
   std::unique_ptr<reward::Scorer> scorer;
   std::unique_ptr<environment::Environments> environments;  // on the first rank of a replica
-  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<learn::Trainer> trainer;
   std::unique_ptr<rollout::Generator> generator;
 
  private:

@@ -11,8 +11,9 @@
 
 namespace trireme::driver {
 
-TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
-                                   const TrainingState& state, Outcome& outcome) {
+learn::TrainingState share_training_state(const comm::Roles& roles,
+                                          report::IterationMetrics& metrics,
+                                          const learn::TrainingState& state, Outcome& outcome) {
   const int root = roles.map.trainer.front();
   for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root))
     metrics.set(name, value);
@@ -103,7 +104,7 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
 }
 
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads,
-                        const Trainer* trainer, const rollout::Generator* generator,
+                        const learn::Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics) {
   constexpr int64_t none = std::numeric_limits<int32_t>::max();
   const auto add = [&](const char* name, int64_t mine) {

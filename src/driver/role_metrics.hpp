@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "driver/trainer.hpp"
 #include "trireme/comm/roles.hpp"
 #include "trireme/driver/run_state.hpp"
+#include "trireme/learn/trainer.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/generator.hpp"
@@ -21,8 +21,9 @@ namespace trireme::driver {
 
 // The trainers' results on every rank: their metrics, their figures of `outcome`, and the state
 // that they returned. Collective over world.
-TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics,
-                                   const TrainingState& state, Outcome& outcome);
+learn::TrainingState share_training_state(const comm::Roles& roles,
+                                          report::IterationMetrics& metrics,
+                                          const learn::TrainingState& state, Outcome& outcome);
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;
@@ -45,7 +46,7 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this
 // rank lacks the role. Collective over world.
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads,
-                        const Trainer* trainer, const rollout::Generator* generator,
+                        const learn::Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics);
 
 }  // namespace trireme::driver

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "driver/role_metrics.hpp"
-#include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"

@@ -138,7 +138,7 @@ class Rank {
     saver_.add({"actor", &actor_spec_, actor_.get(), r.average});
     if (critic_)
       saver_.add(
-          {"critic", &critic_spec_, critic_.get(), false, &driver::TrainingState::critic_steps});
+          {"critic", &critic_spec_, critic_.get(), false, &learn::TrainingState::critic_steps});
     generate::EngineOptions chosen;
     chosen.kv_bytes = options.generate.kv_memory.bytes;
     chosen.max_batch = texts;

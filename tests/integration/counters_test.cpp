@@ -12,7 +12,6 @@
 
 #include "checkpoint/index.hpp"
 #include "driver/checkpointing.hpp"
-#include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "mpi_meter.hpp"
 #include "support/world.hpp"
@@ -23,6 +22,7 @@
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/sharded_models.hpp"
+#include "trireme/learn/trainer.hpp"
 #include "trireme/rollout/generator.hpp"
 #include "trireme/tools/commands.hpp"
 
@@ -99,7 +99,7 @@ struct TinyRun {
       : options(std::move(deck)),
         roles(comm::make_roles(options, test::world())),
         start(learn::actor_start(options)),
-        trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, {}, 10) {}
+        trainer(options, roles, {start.spec}, {at::kCPU}, {}, 10) {}
 
   std::unique_ptr<rollout::Generator> make_generator(
       const std::vector<const std::byte*>& shared = {}) const {
@@ -130,7 +130,7 @@ struct TinyRun {
   config::Options options;
   comm::Roles roles;
   learn::ModelStart start;
-  Trainer trainer;
+  learn::Trainer trainer;
 };
 
 // Digests, sizes, votes: what a collective step may say to others beside data.

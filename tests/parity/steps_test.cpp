@@ -8,16 +8,17 @@
 #include <array>
 #include <cstdlib>
 
-#include "driver/trainer.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "parity/site.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/learn/update_step.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/minibatches.hpp"
+#include "trireme/zero/schedule.hpp"
 
 namespace trireme::test {
 namespace {

@@ -10,12 +10,12 @@
 
 #include <algorithm>
 
-#include "driver/trainer.hpp"
 #include "parity/cases.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "trireme/learn/step_plan.hpp"
+#include "trireme/learn/trainer.hpp"
 #include "trireme/model/model_files.hpp"
 
 namespace trireme::test {
@@ -147,10 +147,10 @@ class CaseTrainer {
       : options_(options_of(c, lr)),
         roles_(comm::make_roles(options_, world())),
         shape_(model::open_model(model_path(c)).shape),
-        trainer_(options_, roles_, model::describe(shape_, model::HeadKind::language),
-                 of_critic(c) ? std::optional(model::describe(shape_, model::HeadKind::score))
-                              : std::nullopt,
-                 at::kCPU, machine::Threads{}, machine::MemoryCheck{}, 1),
+        actor_(model::describe(shape_, model::HeadKind::language)),
+        critic_(model::describe(shape_, model::HeadKind::score)),
+        trainer_(options_, roles_, {actor_, of_critic(c) ? &critic_ : nullptr}, {at::kCPU},
+                 machine::MemoryCheck{}, 1),
         model_(of_critic(c) ? *trainer_.critic() : trainer_.actor()) {
     model_.load(golden_reader(c, model_.spec()));
   }
@@ -194,7 +194,8 @@ class CaseTrainer {
   config::Options options_;
   comm::Roles roles_;
   config::ModelShape shape_;
-  driver::Trainer trainer_;
+  model::ModelSpec actor_, critic_;
+  learn::Trainer trainer_;
   zero::ShardedModel& model_;
 };
 

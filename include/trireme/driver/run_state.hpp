@@ -8,6 +8,7 @@
 
 #include "trireme/data/sampler.hpp"
 #include "trireme/learn/inputs.hpp"
+#include "trireme/learn/training_state.hpp"
 #include "trireme/rollout/group_buffer.hpp"
 
 namespace trireme::driver {
@@ -18,14 +19,6 @@ struct BestCheckpoint {
   int64_t iteration = -1;
   double value = 0;
   bool operator==(const BestCheckpoint&) const = default;
-};
-
-// The trainers' state between two iterations, without the weights.
-struct TrainingState {
-  int64_t actor_steps = 0;  // optimizer steps
-  int64_t critic_steps = 0;
-  double kl_coefficient = 0;
-  bool operator==(const TrainingState&) const = default;
 };
 
 // `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout,
@@ -51,7 +44,7 @@ struct RunState {
   std::string phase = driver::phase::between;
   int64_t mini_batch = 0;  // optimizer steps of that iteration that are done
   int64_t version = 0;     // of the weights: one per weight sync
-  TrainingState training;
+  learn::TrainingState training;
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering

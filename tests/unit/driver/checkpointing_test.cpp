@@ -173,7 +173,7 @@ TEST_F(Saves, EachModelHasItsOwnOptimizerSteps) {
     TinyActor critic(options_);  // it outlives who saves it
     Saver start(options_);
     start.checkpoints.add(
-        {"critic", &critic.spec, critic.model.get(), false, &TrainingState::critic_steps});
+        {"critic", &critic.spec, critic.model.get(), false, &learn::TrainingState::critic_steps});
     use(start, critic);
     world().barrier();
   };

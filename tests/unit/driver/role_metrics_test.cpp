@@ -28,7 +28,7 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
   const comm::Roles roles = comm::make_roles(options, world());
   report::IterationMetrics metrics;
   metrics.set("tokens_per_second", 7 + world().rank());
-  TrainingState state;
+  learn::TrainingState state;
   const std::vector<std::string> names{"kl", "reward_two\nlines", "reward_", "",
                                        "reward_\"quoted\""};
   if (roles.trainer) {
@@ -130,8 +130,7 @@ TEST(ThreadMetrics, AreTheFewestOverTheRanksOfARole) {
   }();
   const comm::Roles roles = comm::make_roles(options, world());
   const auto spec = model::describe(test::tiny_shape(test::Tied::no), model::HeadKind::language);
-  Trainer trainer(options, roles, spec, std::nullopt, at::kCPU, machine::Threads{},
-                  machine::MemoryCheck{}, 1);
+  learn::Trainer trainer(options, roles, {spec}, {at::kCPU}, machine::MemoryCheck{}, 1);
   machine::ThreadPlan threads;
   threads.trainer.count = 2 + rank;
   threads.generator.count = 7;

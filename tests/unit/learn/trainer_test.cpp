@@ -2,7 +2,7 @@
 // 4.
 #include "torch/torch.hpp"
 
-#include "driver/trainer.hpp"
+#include "trireme/learn/trainer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "trireme/learn/step_plan.hpp"
 #include "unit/zero/tiny_model.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 using comm::May;
@@ -22,8 +22,8 @@ using comm::Then;
 using test::SharedFolder;
 using test::world;
 
-constexpr uint64_t sequences = 12;  // of all ranks
-constexpr int64_t steps = 6;        // 3 of each of 2 epochs
+constexpr uint64_t all_sequences = 12;  // of all ranks
+constexpr int64_t steps = 6;            // 3 of each of 2 epochs
 
 config::Options deck() {
   config::Options options;
@@ -44,18 +44,17 @@ class Learner {
   explicit Learner(const config::Options& options)
       : roles_(comm::make_roles(options, world())),
         spec_(model::describe(test::tiny_shape(test::Tied::no), model::HeadKind::language)),
-        trainer(options, roles_, spec_, std::nullopt, at::kCPU, machine::Threads{},
-                machine::MemoryCheck{}, steps) {
+        trainer(options, roles_, {spec_}, {at::kCPU}, machine::MemoryCheck{}, steps) {
     trainer.actor().load(test::initial_reader(spec_));
     if (options.algo.distill.in_steps()) add_teacher();
     std::vector<uint64_t> ids;
-    for (uint64_t id = 0; id < sequences && world().rank() == 0; ++id) ids.push_back(id);
+    for (uint64_t id = 0; id < all_sequences && world().rank() == 0; ++id) ids.push_back(id);
     Samples samples = test::samples_of(ids);
     for (auto& id : samples.ids) id %= static_cast<int32_t>(spec_.shape.vocab);
     for (const uint64_t id : ids) samples.reward.push_back(static_cast<float>(id % 3) - 1);
-    learn::Exchange exchange(world());
+    Exchange exchange(world());
     listed = exchange.list(samples);
-    const auto plan = learn::plan_epoch(options, listed, world().size(), 1, 0);
+    const auto plan = plan_epoch(options, listed, world().size(), 1, 0);
     experience = ppo::Experience::from(exchange.move(samples, listed, plan.owner));
   }
   // What begins an iteration's learning.
@@ -63,7 +62,7 @@ class Learner {
     ASSERT_TRUE(trainer.score(experience));
     trainer.advantages(experience, listed, 0);
   }
-  Then take_steps(comm::Progress* progress = nullptr, learn::BadBatches* bad = nullptr) {
+  Then take_steps(comm::Progress* progress = nullptr, BadBatches* bad = nullptr) {
     return trainer.take_steps(experience, listed, {.progress = progress, .bad_batches = bad},
                               report);
   }
@@ -97,9 +96,9 @@ class Learner {
 
  public:
   Trainer trainer;
-  learn::SequenceList listed;
+  SequenceList listed;
   ppo::Experience experience;
-  learn::UpdateReport report;
+  UpdateReport report;
 };
 
 // Asks to leave from its `from`-th question on, on the last rank alone.
@@ -152,7 +151,7 @@ TEST(Trainer, ATeacherOfDistributionsIsComparedInEachStep) {
       undisturbed.prepare();
       EXPECT_FALSE(undisturbed.experience.ref_log_probs.defined());
       EXPECT_EQ(undisturbed.take_steps(), Then::go_on);
-      learn::UpdateReport report = std::exchange(undisturbed.report, {});
+      UpdateReport report = std::exchange(undisturbed.report, {});
       if (epoch == 0) {
         learner.prepare();
         Stop stop(3);
@@ -201,7 +200,7 @@ TEST(Trainer, AStepWithoutAFiniteGradientIsSkippedAndKept) {
   Learner learner(options);
   learner.prepare();
   const std::vector<float> before = learner.weights();
-  learn::BadBatches bad(folder.path(), world().rank());
+  BadBatches bad(folder.path(), world().rank());
   base::install_faults({{.kind = "nan", .place = "loss", .pass = 0}});
   EXPECT_EQ(learner.take_steps(nullptr, &bad), Then::go_on);
   base::install_faults({});
@@ -225,4 +224,4 @@ TEST(Trainer, TheKlCoefficientFollowsTheKlThatWasSeen) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::learn
