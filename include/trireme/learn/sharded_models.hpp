@@ -24,8 +24,7 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh,
                                                  const model::ModelSpec& spec, at::Device device,
                                                  zero::ShardedModelOptions options);
 
-// Of a model that the deck trains, `memory` having been asked; without what belongs to one of two
-// (base) or to a weight sync (track_changes).
+// Of a model that the deck trains, after memory.admit(); base and track_changes are the caller's.
 zero::ShardedModelOptions trained_options(const config::Options& options, const comm::Roles& roles,
                                           const model::ModelSpec& spec,
                                           const machine::MemoryCheck& memory);
