@@ -255,12 +255,6 @@ void round_in_place(float* values, int64_t count, const ParallelFor& parallel_fo
   }
 }
 
-void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for) {
-  in_pieces(count, parallel_for, [values](int64_t first, int64_t last) {
-    std::memset(values + first, 0, static_cast<size_t>(last - first) * sizeof(float));
-  });
-}
-
 DeviceSupport& device_support() {
   static DeviceSupport support;
   return support;

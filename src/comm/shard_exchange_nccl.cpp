@@ -174,9 +174,6 @@ std::vector<float*> NcclRingExchange::gradients(int stage) {
   EXPECT(layout_.has_gradients());
   take_ring();
   layout_.may_write_gradients(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(
-      layout_.gradients(ring_[RingMemory::gradients], stage), 0,
-      static_cast<size_t>(layout_.gradient_slot(stage).elements) * sizeof(float), compute_));
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 

@@ -298,8 +298,6 @@ std::vector<float*> NodeExchange::gradients(int stage) {
       needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
   }
   for (int mate = 0; mate < node_->size(); ++mate) wait_until(done(mate), needed);
-  zero_fill(gradient_base(node_->rank(), stage), layout_.gradient_slot(stage).elements,
-            options_.parallel_for);
   return layout_.gradient_pointers(gradients_.part(node_->rank()), stage);
 }
 

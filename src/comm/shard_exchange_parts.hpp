@@ -124,8 +124,6 @@ void sum_in_order(std::byte* sum, DType type, bool onto, const Sources& sources,
 // The same values in bf16, which lie at the beginning of their memory.
 void round_in_place(float* values, int64_t count, const ParallelFor& parallel_for);
 
-void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for);
-
 // Zeroed memory of a ring, touched at once: what cannot be had is an error at the start.
 class HostBuffer : public HugeBuffer {
  public:

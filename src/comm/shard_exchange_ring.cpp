@@ -111,7 +111,6 @@ std::vector<float*> MpiRingExchange::gradients(int stage) {
   EXPECT(layout_.has_gradients());
   ring_.take();
   layout_.may_write_gradients(stage);
-  zero_fill(gradient_base(stage), layout_.gradient_slot(stage).elements, options_.parallel_for);
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 

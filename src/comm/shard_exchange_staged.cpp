@@ -83,9 +83,6 @@ std::vector<std::byte*> StagedExchange::gathered(int stage) {
 
 std::vector<float*> StagedExchange::gradients(int stage) {
   layout_.may_write_gradients(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(
-      layout_.gradients(gradients_.data(), stage), 0,
-      static_cast<size_t>(layout_.gradient_slot(stage).elements * float_bytes), compute_));
   return layout_.gradient_pointers(gradients_.data(), stage);
 }
 

@@ -135,10 +135,9 @@ std::vector<float*> WindowExchange::gradients(int stage) {
   }
   for (int rank = 0; rank < comm_->size(); ++rank) wait_until(control(rank).done, needed);
   float* base = gradient_base(comm_->rank(), stage);
-  const SlotGeometry& slot = gradient_slots_[static_cast<size_t>(stage)];
-  zero_fill(base, slot.elements, options_.parallel_for);
   std::vector<float*> pointers;
-  for (const auto& parameter : slot.parameters) pointers.push_back(base + parameter.offset);
+  for (const auto& parameter : gradient_slots_[static_cast<size_t>(stage)].parameters)
+    pointers.push_back(base + parameter.offset);
   return pointers;
 }
 

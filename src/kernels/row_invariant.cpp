@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/own_gradient.hpp"
+#include "trireme/kernels/own_gradient.hpp"
 #include "trireme/kernels/products.hpp"
 
 namespace trireme::kernels {
@@ -60,8 +60,8 @@ struct Linear : torch::autograd::Function<Linear> {
       multiply(dx, dy, weight);
     }
     if (context->needs_input_grad(1)) {
-      if (const Tensor slot = own_gradient(weight); slot.defined()) {
-        multiply(slot, dy.t(), x, Sum::add);
+      if (const OwnGradient own = own_gradient(weight); own.slot.defined()) {
+        multiply(own.slot, dy.t(), x, own.sum);
       } else {
         dweight =
             at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));

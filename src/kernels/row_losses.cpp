@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "kernels/head_chunks.hpp"
-#include "kernels/own_gradient.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/own_gradient.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -48,26 +48,28 @@ Tensor row_gradient(const Tensor& logits, const RowLoss& loss, int64_t first, co
   return torch::autograd::grad({loss(leaf, first)}, {leaf}, {grad}).front();
 }
 
-// The gradient of one of the head's weights: added to its own, or in fp32.
+// The gradient of one of the head's weights over chunks of rows: in the weight's own, or in fp32.
 class WeightSum {
  public:
   WeightSum(const Tensor& weight, bool wanted) {
     if (!wanted) return;
     type_ = weight.scalar_type();
     own_ = own_gradient(weight);
-    sum_ = own_.defined() ? own_ : at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
+    sum_ = own_.slot.defined() ? own_.slot
+                               : at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
   }
-  void add(const Tensor& dz, const Tensor& hidden) const {
-    if (sum_.defined()) multiply(sum_, dz.t(), hidden, Sum::add);
+  void add(const Tensor& dz, const Tensor& hidden) {
+    if (sum_.defined()) multiply(sum_, dz.t(), hidden, std::exchange(own_.sum, Sum::add));
   }
   // Undefined where it is not wanted, or there already.
   Tensor by_autograd() const {
-    return sum_.defined() && !own_.defined() ? sum_.to(type_) : Tensor{};
+    return sum_.defined() && !own_.slot.defined() ? sum_.to(type_) : Tensor{};
   }
 
  private:
   at::ScalarType type_ = at::kFloat;
-  Tensor own_, sum_;
+  OwnGradient own_;
+  Tensor sum_;
 };
 
 // In the type of hidden.
@@ -99,8 +101,9 @@ struct RowLossesFunction : torch::autograd::Function<RowLossesFunction> {
     const auto formula =
         c10::static_intrusive_pointer_cast<RowFormula>(context->saved_data["formula"].toCapsule());
     const Tensor grad = grads[0].contiguous();
-    const WeightSum weight(head.weight, context->needs_input_grad(1));
-    const WeightSum low(head.low, head.low.defined() && context->needs_input_grad(2));
+    const bool rows = hidden.size(0) > 0;
+    WeightSum weight(head.weight, rows && context->needs_input_grad(1));
+    WeightSum low(head.low, rows && head.low.defined() && context->needs_input_grad(2));
     const HeadWeight operand = operand_of(head, hidden.scalar_type());
     Tensor hidden_grad = at::empty_like(hidden);
     const auto add_chunk = [&](int64_t first, int64_t count, const Tensor& rows) {

@@ -6,11 +6,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernels/head_chunks.hpp"
-#include "kernels/own_gradient.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
+#include "trireme/kernels/own_gradient.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/trace/region.hpp"
@@ -197,25 +197,27 @@ struct HeadGradients {
   Tensor low;     // [V, r], likewise
 };
 
-// The gradient of one of the head's weights: added to its own, or in a tensor of its own.
+// The gradient of one of the head's weights, by rows: in the weight's own, or in a tensor of its
+// own.
 class WeightGradient {
  public:
   WeightGradient(const Tensor& weight, bool wanted) : wanted_(wanted) {
     if (!wanted) return;
     own_ = own_gradient(weight);
-    if (!own_.defined()) fresh_ = at::empty(weight.sizes(), weight.options());
+    if (!own_.slot.defined()) fresh_ = at::empty(weight.sizes(), weight.options());
   }
   void add(const Tensor& dz, const Tensor& hidden, int64_t first) const {
     if (!wanted_) return;
-    const Tensor& to = own_.defined() ? own_ : fresh_;
-    multiply(to.narrow(0, first, dz.size(1)), dz.t(), hidden,
-             own_.defined() ? Sum::add : Sum::overwrite);
+    const bool own = own_.slot.defined();
+    multiply((own ? own_.slot : fresh_).narrow(0, first, dz.size(1)), dz.t(), hidden,
+             own ? own_.sum : Sum::overwrite);
   }
   const Tensor& fresh() const { return fresh_; }
 
  private:
   bool wanted_;
-  Tensor own_, fresh_;
+  OwnGradient own_;
+  Tensor fresh_;
 };
 
 // The inputs that need a gradient.

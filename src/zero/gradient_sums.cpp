@@ -28,24 +28,24 @@ at::Tensor GradientSums::parameter(int stage, size_t index) const {
   return flat_.narrow(0, begin_[s] + begin, end - begin);
 }
 
-std::vector<float*> GradientSums::of(int stage) {
+GradientPlace GradientSums::of(int stage) {
   const auto s = static_cast<size_t>(stage);
-  if (!has_[s]) flat_.narrow(0, begin_[s], stages_[s].elements).zero_();
+  GradientPlace place{{}, has_[s]};
   has_[s] = true;
-  std::vector<float*> pointers;
   for (const auto& parameter : stages_[s].parameters)
-    pointers.push_back(flat_.mutable_data_ptr<float>() + begin_[s] + parameter.offset);
-  return pointers;
+    place.parameters.push_back(flat_.mutable_data_ptr<float>() + begin_[s] + parameter.offset);
+  return place;
 }
 
-void GradientSums::move_to(int stage, const std::vector<float*>& slot) {
+GradientPlace GradientSums::move_to(int stage, std::vector<float*> slot) {
   const auto s = static_cast<size_t>(stage);
-  if (!wanted() || !has_[s]) return;
+  if (!wanted() || !has_[s]) return {std::move(slot), false};
   for (size_t i = 0; i < slot.size(); ++i) {
     const at::Tensor sums = parameter(stage, i);
     at::from_blob(slot[i], sums.sizes(), sums.options()).copy_(sums);
   }
   has_[s] = false;
+  return {std::move(slot), true};
 }
 
 void GradientSums::forget() { std::fill(has_.begin(), has_.end(), false); }

@@ -11,17 +11,22 @@
 
 namespace trireme::zero {
 
+// fp32 memory of a stage's gradients, whole parameters of N slices, by parameter index within the
+// stage.
+struct GradientPlace {
+  std::vector<float*> parameters;
+  bool has_sums = false;  // of earlier micro-batches, to add to; else its values do not count
+};
+
 class GradientSums {
  public:
   GradientSums() = default;  // none: each micro-batch's gradients go to their owners
   GradientSums(std::vector<comm::SlotGeometry> stages, at::Device device);
 
-  // fp32, whole parameters of N slices, by parameter index within the stage; zero where the step
-  // has not added to it yet.
-  std::vector<float*> of(int stage);
+  GradientPlace of(int stage);
   // Copies a stage's sums, if it has any, into the exchange's storage, which the last micro-batch
   // adds to; it has none then.
-  void move_to(int stage, const std::vector<float*>& slot);
+  GradientPlace move_to(int stage, std::vector<float*> slot);
   void forget();
 
   bool wanted() const { return flat_.defined(); }

@@ -7,14 +7,17 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/heap.hpp"
+#include "trireme/kernels/own_gradient.hpp"
 #include "trireme/trace/region.hpp"
+#include "zero/shards.hpp"
 
 namespace trireme::zero {
 
-StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange,
+StageLoop::StageLoop(const model::ModelSpec& spec, int ranks, comm::ShardExchange& exchange,
                      GradientSums& sums, model::Strategy& strategy, at::Device device,
                      at::ScalarType compute, int64_t recomputed_blocks)
     : spec_(spec),
+      slots_(comm::gradient_slots(slot_geometry(spec, ranks))),
       exchange_(exchange),
       sums_(sums),
       strategy_(strategy),
@@ -62,12 +65,33 @@ std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
 
 void StageLoop::preset_gradients(int stage, const std::vector<at::Tensor>& weights, Reduce when) {
   if (!trainable(stage)) return;
-  const auto into = gradient_storage(stage, when);
-  auto next = into.begin();
+  const GradientPlace place = gradient_place(stage, when);
+  auto next = place.parameters.begin();
   for (const at::Tensor& weight : weights) {
     if (!weight.requires_grad()) continue;
-    weight.mutable_grad() =
+    const at::Tensor slot =
         at::from_blob(*next++, weight.sizes(), weight.options().dtype(at::kFloat));
+    if (place.has_sums) {
+      weight.mutable_grad() = slot;
+    } else {
+      kernels::overwrite_gradient(weight, slot);
+    }
+  }
+}
+
+void StageLoop::complete_gradients(int stage, const std::vector<at::Tensor>& weights) {
+  const auto& [parameters, elements] = slots_[static_cast<size_t>(stage)];
+  size_t i = 0;
+  for (const at::Tensor& weight : weights) {
+    if (!weight.requires_grad()) continue;
+    kernels::zero_unwritten_gradient(weight);
+    const int64_t end = i + 1 < parameters.size() ? parameters[i + 1].offset : elements,
+                  padding = end - parameters[i++].offset - weight.numel();
+    const at::Tensor& gradient = weight.grad();
+    if (padding > 0)
+      at::from_blob(gradient.mutable_data_ptr<float>() + weight.numel(), {padding},
+                    gradient.options())
+          .zero_();
   }
 }
 
@@ -197,11 +221,8 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   finish();
 }
 
-std::vector<float*> StageLoop::gradient_storage(int stage, Reduce when) {
-  if (when == Reduce::later) return sums_.of(stage);
-  auto slot = exchange_.gradients(stage);
-  sums_.move_to(stage, slot);
-  return slot;
+GradientPlace StageLoop::gradient_place(int stage, Reduce when) {
+  return when == Reduce::later ? sums_.of(stage) : sums_.move_to(stage, exchange_.gradients(stage));
 }
 
 void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept,
@@ -212,7 +233,7 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
   if (kept.output.defined()) leaves = std::move(kept.leaves);
   preset_gradients(stage, leaves, when);
   if (work && stage == 0) {
-    embedding_backward(part, std::move(leaves), gradient);
+    embedding_backward(part, leaves, gradient);
   } else if (work) {
     const at::AutoGradMode mode(true);
     at::Tensor output = std::move(kept.output);
@@ -232,6 +253,7 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
     }
     gradient = kept.input.grad();
   }
+  complete_gradients(stage, leaves);
   ASSERT(exchange_.holds(stage));
   exchange_.release(stage);
 }
@@ -245,6 +267,7 @@ void StageLoop::embedding_backward(const model::PackedBatch& part, std::vector<a
       leaves[spec_.position_of(stage, *model::weight_of(stage.operations.front()))];
   if (embedding.requires_grad()) {
     const at::NoGradGuard no_gradients;
+    kernels::zero_unwritten_gradient(embedding);
     embedding.mutable_grad().index_add_(0, part.ids, gradient.to(at::kFloat));
     embedding = embedding.detach();
   }

@@ -5,7 +5,8 @@
 //   backward   gather(i - 1) | compute i again, differentiate i | add up the gradients of i + 1
 //
 // Gradients go straight into the exchange's fp32 storage, or into the sums of a step: leaves are
-// views of the gathered weights, their .grad is preset to views of the gradient slot. Frozen
+// views of the gathered weights, their .grad is preset to views of the gradient slot. A stage's
+// first gradients of a reduction overwrite what the slot held (kernels/own_gradient.hpp). Frozen
 // parameters are no leaves; backward ends at the first stage that has a trainable one, and stages
 // before it keep nothing. A kept stage (no recompute) holds its autograd graph from forward to
 // backward; its weights are gathered again at the same address before that graph runs backward.
@@ -31,11 +32,11 @@ class StageLoop {
   // fp32 shards of a stage's trainable parameters, where finish_reduce() adds.
   using GradientShards = std::function<std::vector<float*>(int stage)>;
 
-  // `spec`, `exchange`, `sums` and `strategy` must outlive the loop. Blocks from
+  // `spec`, `exchange` over `ranks`, `sums` and `strategy` must outlive the loop. Blocks from
   // `recomputed_blocks` on keep their graphs.
-  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums,
-            model::Strategy& strategy, at::Device device, at::ScalarType compute,
-            int64_t recomputed_blocks);
+  StageLoop(const model::ModelSpec& spec, int ranks, comm::ShardExchange& exchange,
+            GradientSums& sums, model::Strategy& strategy, at::Device device,
+            at::ScalarType compute, int64_t recomputed_blocks);
 
   void forward(const model::PackedBatch& batch, const Head& head, model::AdapterUse adapter);
   // Later gradients stay in the sums, which are wanted then.
@@ -64,8 +65,10 @@ class StageLoop {
   }
   // `leaves`: trainable ones are leaves of a graph.
   std::vector<at::Tensor> weights(int stage, bool leaves);
-  // The trainable parameters of a stage add their gradients to their storage.
+  // The trainable parameters of a stage put their gradients into their storage.
   void preset_gradients(int stage, const std::vector<at::Tensor>& weights, Reduce when);
+  // After the stage's backward: zeros where no gradient came, and in the padding of slices.
+  void complete_gradients(int stage, const std::vector<at::Tensor>& weights);
   // The strategy's part of a batch for this rank; the rotary embedding reaches all of its
   // positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
@@ -75,9 +78,9 @@ class StageLoop {
   kernels::HeadWeight head_weight(const std::vector<at::Tensor>& weights,
                                   model::AdapterUse adapter) const;
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
-  // Where a stage's gradients are added, by trainable parameter: the sums, or the exchange's slot
-  // with what the sums have.
-  std::vector<float*> gradient_storage(int stage, Reduce when);
+  // Where a stage's gradients go, by trainable parameter: the sums, or the exchange's slot with
+  // what the sums have.
+  GradientPlace gradient_place(int stage, Reduce when);
   // Differentiates one stage; `gradient` is that of its output and becomes that of its input, which
   // the first trainable stage has none of.
   void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss,
@@ -87,6 +90,7 @@ class StageLoop {
   void grow_ropes(int64_t positions);
 
   const model::ModelSpec& spec_;
+  std::vector<comm::SlotGeometry> slots_;  // of gradients
   comm::ShardExchange& exchange_;
   GradientSums& sums_;
   model::Strategy& strategy_;

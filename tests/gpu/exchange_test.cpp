@@ -62,7 +62,7 @@ TEST(GpuExchange, GathersEverySliceAndSumsEveryGradient) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const int64_t elements = ranks * parameters[i].per_rank;
       on_gpu(gradients[i], elements)
-          .add_(at::arange(elements, at::TensorOptions().dtype(at::kFloat).device(gpu())));
+          .copy_(at::arange(elements, at::TensorOptions().dtype(at::kFloat).device(gpu())));
       sums.push_back(
           at::ones({parameters[i].per_rank}, at::TensorOptions().dtype(at::kFloat).device(gpu())));
       into.push_back(sums.back().mutable_data_ptr<float>());

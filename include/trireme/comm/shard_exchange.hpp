@@ -83,9 +83,9 @@ class ShardExchange {
   // gathered over it.
   virtual bool holds(int stage) const = 0;
 
-  // fp32 gradient storage of a stage, zeroed: pointers to the gradients of its trainable
-  // parameters, in their order (whole parameters, N slices). Not for stages without any, nor
-  // reduce().
+  // fp32 gradient storage of a stage: pointers to the gradients of its trainable parameters, in
+  // their order (whole parameters, N slices, padding included). It has values of other stages: all
+  // of it is to be written. Not for stages without any, nor reduce().
   virtual std::vector<float*> gradients(int stage) = 0;
   // Starts summing over ranks in rank order, in ExchangeOptions::reduce_type; finish_reduce() adds
   // this rank's slices into `into` (fp32, of the trainable parameters in their order, per_rank
@@ -120,7 +120,7 @@ struct ExchangeOptions {
   bool device = false;  // true: CUDA memory; NCCL, or MPI through pinned host memory where several
                         // ranks share a device
   ParallelFor
-      parallel_for;  // for zeroing and adding gradients on the host; empty: this thread only
+      parallel_for;  // for rounding and adding gradients on the host; empty: this thread only
   void* compute_stream = nullptr;  // cudaStream_t that computes; nullptr: the legacy default stream
   // Where rings lie, shared with other exchanges of this rank; null: memory of this exchange's own.
   // Windows, and ranks that share a GPU, do not use it.

@@ -40,12 +40,13 @@ enum class Entropy : uint8_t { skip, value, differentiable };
 // round it and as our generator does. From there on everything is fp32: z = logits / `temperature`,
 // log_probs[i] = z[targets[i]] - logsumexp(z). Forward: online log-sum-exp over vocabulary chunks.
 // Backward: each chunk's dW rows are written once, in the type of weight; where weight is a leaf
-// with an fp32 grad() they are added to it chunk by chunk, so that no gradient of [V, D] is made
-// beside it; the gradient of the logits is rounded to the type of hidden; dh accumulates in fp32.
-// hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py,
-// log_probs_from_logits (F1, F2). On the host the logits of as many chunks as fit `kept_bytes` stay
-// for the backward pass, whose first run takes them; it multiplies anew for the others, with the
-// same bits. `cap` above 0: logits are cap_logits() of the products, an adapter's included.
+// with an fp32 gradient of its own (own_gradient.hpp) they go there chunk by chunk, so that no
+// gradient of [V, D] is made beside it; the gradient of the logits is rounded to the type of
+// hidden; dh accumulates in fp32. hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF:
+// models/utils.py, log_probs_from_logits (F1, F2). On the host the logits of as many chunks as fit
+// `kept_bytes` stay for the backward pass, whose first run takes them; it multiplies anew for the
+// others, with the same bits. `cap` above 0: logits are cap_logits() of the products, an adapter's
+// included.
 TokenLogProbs token_log_probs(const at::Tensor& hidden, const HeadWeight& weight,
                               const at::Tensor& targets, double temperature, Entropy entropy,
                               int64_t chunk_rows = 4096, int64_t kept_bytes = 0, double cap = 0);

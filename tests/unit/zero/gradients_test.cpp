@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
 #include "unit/zero/tiny_model.hpp"
@@ -108,6 +110,50 @@ TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
   }
   for (size_t i = 1; i < results.size(); ++i)
     EXPECT_TRUE(results[i] == results[0]) << "setting " << i;
+}
+
+std::vector<std::vector<float>> copy_of_gradients(zero::ShardedModel& model) {
+  std::vector<std::vector<float>> out;
+  for (size_t p = 0; p < model.spec().parameters.size(); ++p) {
+    auto& values = out.emplace_back();
+    if (const float* g = model.gradient(p).host()) values.assign(g, g + model.own(p).elements());
+  }
+  return out;
+}
+
+// Storage keeps the values of earlier passes: no gradient of theirs is met again, also where a pass
+// gives a parameter none.
+TEST(GradientBits, DoNotDependOnEarlierPasses) {
+  for (const auto exchange : exchanges_here()) {
+    for (const bool once : {false, true}) {
+      for (const Tied tied : {Tied::yes, Tied::no}) {
+        const auto spec = model::describe(tiny_shape(tied), model::HeadKind::language);
+        zero::ShardedModelOptions options;
+        options.exchange = exchange;
+        options.reduce_once = once;
+        const auto headless = [](const at::Tensor& hidden, const at::Tensor&) {
+          return hidden.to(at::kFloat).square().sum();
+        };
+        const auto first = tiny_work(spec.shape, world().rank(), 0),
+                   second = tiny_work(spec.shape, world().rank(), 1);
+        const auto gradients = [&](bool used) {
+          zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+          model.load(initial_reader(spec));
+          for (int pass = 0; used && pass < 2; ++pass)
+            model.forward_backward(first, loss_of(spec, first), zero::reduce_before(1 - pass));
+          model.zero_gradients();
+          for (int pass = 0; pass < 2; ++pass)
+            model.forward_backward(second, headless, zero::reduce_before(1 - pass));
+          return copy_of_gradients(model);
+        };
+        const auto fresh = gradients(false);
+        EXPECT_TRUE(gradients(true) == fresh) << "once a step: " << once;
+        if (tied == Tied::yes) continue;
+        const auto& head = fresh[spec.head_parameter()];
+        EXPECT_EQ(std::ranges::count(head, 0.f), std::ssize(head));
+      }
+    }
+  }
 }
 
 // A frozen pass gives the hidden states of the plain model and leaves nothing behind.
