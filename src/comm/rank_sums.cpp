@@ -25,6 +25,7 @@ class HostSums final : public RankSums {
     sum_in_order(static_cast<std::byte*>(values), type, false, sources, count);
   }
 
+  void add_up_in(DType, float*, int64_t) override { throw InternalError("values on the host"); }
   void gather(void* all, int64_t bytes) override {
     RankSums::count(bytes, true);
     comm_.all_gather_in_place(all, bytes, DType::u8);

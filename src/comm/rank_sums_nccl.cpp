@@ -12,12 +12,41 @@
 namespace trireme::comm {
 namespace {
 
-// Collectives among the work of the compute stream: nothing else could run beside them, since all
-// that follows reads the sum.
-class NcclSums final : public RankSums {
+// On both, values that are summed in bf16 are rounded, and come back, in the stream of the sums.
+class DeviceSums : public RankSums {
+ public:
+  void add_up_in(DType type, float* values, int64_t count) override {
+    if (type == DType::f32) return add_up(values, count, type);
+    EXPECT(type == DType::bf16);
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(uint16_t));
+    if (rounded_.bytes() < bytes) {
+      TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
+      rounded_ = {};
+      rounded_ = DeviceBuffer(bytes, DeviceBuffer::Kind::plain);
+    }
+    auto* bits = reinterpret_cast<uint16_t*>(rounded_.data());
+    TRIREME_CUDA_CALL(launch_round(bits, values, count, stream_));
+    add_up(bits, count, type);
+    TRIREME_CUDA_CALL(
+        cudaMemsetAsync(values, 0, static_cast<size_t>(count) * sizeof(float), stream_));
+    TRIREME_CUDA_CALL(launch_add(values, bits, count, stream_));
+  }
+
+ protected:
+  explicit DeviceSums(cudaStream_t stream) : stream_(stream) {}
+
+  cudaStream_t stream_;
+
+ private:
+  DeviceBuffer rounded_;
+};
+
+// Tensor parallelism's are among the work of the compute stream: nothing else could run beside
+// them, since all that follows reads the sum.
+class NcclSums final : public DeviceSums {
  public:
   NcclSums(const CommView& comm, cudaStream_t stream)
-      : stream_(stream), rank_(comm.rank()), nccl_(comm) {}
+      : DeviceSums(stream), rank_(comm.rank()), nccl_(comm) {}
   ~NcclSums() override {
     // The communicator is freed when its work is over; what other ranks will not come to is aborted
     // instead.
@@ -46,16 +75,15 @@ class NcclSums final : public RankSums {
   }
 
  private:
-  cudaStream_t stream_;
   int rank_;
   NcclComm nccl_;
 };
 
 // For ranks that share a device: through locked host memory. Correct, not fast.
-class StagedSums final : public RankSums {
+class StagedSums final : public DeviceSums {
  public:
   StagedSums(const CommView& comm, cudaStream_t stream)
-      : comm_(comm), host_(make_rank_sums(comm, false)), stream_(stream) {}
+      : DeviceSums(stream), comm_(comm), host_(make_rank_sums(comm, false)) {}
   ~StagedSums() override {
     static_cast<void>(cudaStreamSynchronize(stream_));
   }  // copies from the buffer
@@ -96,7 +124,6 @@ class StagedSums final : public RankSums {
 
   CommView comm_;
   std::unique_ptr<RankSums> host_;
-  cudaStream_t stream_;
   std::optional<PinnedBuffer> buffer_;
 };
 

@@ -76,6 +76,9 @@ class BorrowingExchange final : public ShardExchange {
     own_->finish_reduce(stage, into);
   }
 
+  void* stream() override { return own_->stream(); }
+  void join() override { own_->join(); }
+
   const ExchangeCounters& counters() const override { return own_->counters(); }
   std::string kind() const override { return own_->kind(); }
 

@@ -76,6 +76,11 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
   std::vector<float*> gradients(int stage) override;
   void reduce(int stage) override;
   void finish_reduce(int stage, const std::vector<float*>& into) override;
+  void* stream() override { return stream_; }
+  void join() override {
+    order_.record(stream_);
+    compute_waits_for(order_);
+  }
   const ExchangeCounters& counters() const override { return counters_; }
   std::string kind() const override { return "NCCL ring"; }
 
@@ -230,8 +235,7 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
     sums += count * reduced_element();
     counters_.reduced_bytes += (comm_->size() - 1) * count * reduced_element();
   }
-  order_.record(stream_);
-  compute_waits_for(order_);
+  join();
   ++counters_.reductions;
 }
 

@@ -27,6 +27,7 @@ class StagedExchange final : public ShardExchange {
   std::vector<float*> gradients(int stage) override;
   void reduce(int stage) override;
   void finish_reduce(int stage, const std::vector<float*>& into) override;
+  void* stream() override { return compute_; }
   const ExchangeCounters& counters() const override;
   std::string kind() const override { return "MPI ring staged through host memory"; }
 

@@ -221,8 +221,10 @@ class RankLedger {
       add(owner, "a step's own gradients", gradient_sum_bytes(model, static_cast<int>(count)));
     if (trained > 0 && options().train.reduce_dtype == config::DType::bf16 &&
         ranks.size() < job_.roles.trainer.size()) {
-      add(owner, "step: gradients in bf16 for the sum over copies",
-          2 * std::min(replica_piece, trained), phase_bit(Phase::step), Accuracy::estimate);
+      const bool stays = place_ == Place::device;  // from the first backward pass on
+      add(owner, "gradients in bf16 for the sum over copies", 2 * std::min(replica_piece, trained),
+          stays ? every_phase & ~phase_bit(Phase::start) : phase_bit(Phase::step),
+          Accuracy::estimate);
     }
     if (place_ == Place::device) {  // made by the first pass
       add(owner, "tables of the rotation", rotation_bytes(model.shape, longest),

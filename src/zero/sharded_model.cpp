@@ -11,16 +11,15 @@
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
-#include "trireme/comm/rank_sums.hpp"
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/scalar_type.hpp"
-#include "trireme/plan/model_bytes.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/gradient_sums.hpp"
 #include "zero/model_exchange.hpp"
 #include "zero/optimizer.hpp"
+#include "zero/replica_sums.hpp"
 #include "zero/shards.hpp"
 #include "zero/stage_loop.hpp"
 
@@ -60,9 +59,11 @@ struct ShardedModel::Impl {
     draws.seed = wanted.seed;
     draws.rank = (replicas ? replicas->rank() * shard.size() : 0) + shard.rank();
     if (trainable()) {
-      if (replicas && replicas->size() > 1 && !kernels::on_host(device))
-        replica_sums = comm::make_rank_sums(*replicas, true);
       state.gradient = map.allocate(device);
+      if (replicas && replicas->size() > 1) {
+        replica_sums.emplace(*replicas, options.reduce, state.gradient, map.completed_by(spec),
+                             *exchange);
+      }
       if (options.reduce_once) {
         sums = GradientSums(comm::gradient_slots(slot_geometry(spec, shard.size())), device);
       }
@@ -104,8 +105,7 @@ struct ShardedModel::Impl {
     return base::text(", ", trained, " of ", all, " weights are trained, the others are frozen");
   }
   bool rounds_sums() const {
-    return options.reduce != config::DType::f32 &&
-           (shard.size() > 1 || (replicas && replicas->size() > 1));
+    return options.reduce != config::DType::f32 && (shard.size() > 1 || replica_sums);
   }
   std::string describe_sums() const {  // where they are not fp32, with each micro-batch
     const bool rounded = trainable() && rounds_sums();
@@ -126,11 +126,9 @@ struct ShardedModel::Impl {
     }
     return pointers;
   }
-  // The sum of the replicas' gradients. Collective over them.
-  void add_replicas();
-  void add_replicas(void* values, int64_t count, comm::DType type) {
-    if (replica_sums) return replica_sums->add_up(values, count, type);
-    replicas->all_reduce(values, count, type, comm::Op::sum);
+  void finish_reduction(int stage, Reduce when) {
+    exchange->finish_reduce(stage, gradient_shards(stage));
+    if (replica_sums && when == Reduce::now) replica_sums->add_stage(stage);
   }
   // For tests of what comes of it: this rank's first number is none.
   static void spoil(at::Tensor& flat) {
@@ -157,8 +155,7 @@ struct ShardedModel::Impl {
   StageLoop loop;
   OptimizerState state;
   model::DropoutDraws draws;
-  std::unique_ptr<comm::RankSums>
-      replica_sums;  // of gradients on devices, where there are replicas
+  std::optional<ReplicaSums> replica_sums;  // where there are replicas
 };
 
 ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard,
@@ -167,27 +164,6 @@ ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard,
     : impl_(std::make_unique<Impl>(std::move(spec), shard, replicas, device, options)) {}
 ShardedModel::~ShardedModel() = default;
 ShardedModel::ShardedModel(ShardedModel&&) noexcept = default;
-
-void ShardedModel::Impl::add_replicas() {
-  const comm::DType type = comm::dtype_of(options.reduce);
-  const int64_t bytes = state.gradient.numel() * static_cast<int64_t>(comm::size_of(type));
-  const int64_t before = replica_sums ? replica_sums->counters().host_bytes : 0;
-  if (type == comm::DType::f32) {
-    add_replicas(state.gradient.mutable_data_ptr(), state.gradient.numel(), type);
-  } else {
-    const at::NoGradGuard no_gradients;
-    for (int64_t first = 0; first < state.gradient.numel(); first += plan::replica_piece) {
-      at::Tensor piece = state.gradient.narrow(
-          0, first, std::min(plan::replica_piece, state.gradient.numel() - first));
-      at::Tensor rounded = piece.to(kernels::scalar_type(options.reduce));
-      add_replicas(rounded.mutable_data_ptr(), rounded.numel(), type);
-      piece.copy_(rounded);
-    }
-  }
-  trace::count("replica_gradient_bytes", bytes);
-  trace::count("replica_gradient_host_bytes",
-               replica_sums ? replica_sums->counters().host_bytes - before : bytes);
-}
 
 int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
   for (const size_t p : map.trained()) {
@@ -242,6 +218,7 @@ void ShardedModel::load(const ReadRows& read) {
   impl_->exchange->end_update();
   auto& state = impl_->state;
   if (!impl_->trainable()) return;
+  if (impl_->replica_sums) impl_->replica_sums->forget();
   std::fill(state.changed.begin(), state.changed.end(), ~uint64_t{0});
   for (at::Tensor* flat : {&state.gradient, &state.moment1, &state.moment2}) flat->zero_();
   impl_->sums.forget();
@@ -275,10 +252,13 @@ void ShardedModel::visit_whole(const WantsParameter& wanted, const VisitWhole& v
 void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss,
                                     Reduce when) {
   impl_->require_trainable("forward_backward()");
-  if (!impl_->sums.wanted()) when = Reduce::now;
+  if (impl_->replica_sums && impl_->replica_sums->begun())
+    throw InternalError(base::text("a micro-batch of the ", impl_->options.name,
+                                   " after the last one of its step"));
   impl_->draws.step = impl_->state.steps;
   impl_->loop.forward_backward(
-      batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when, impl_->draws);
+      batch, loss, [&](int stage) { impl_->finish_reduction(stage, when); },
+      impl_->sums.wanted() ? when : Reduce::now, impl_->draws);
   ++impl_->draws.micro_batch;
 }
 
@@ -289,7 +269,7 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
                                    " with gradients that were to go to their owners later"));
   trace::Region region{"optimizer step"};
   auto& state = impl_->state;
-  if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
+  if (impl_->replica_sums) impl_->replica_sums->complete();
   if (base::nan_wanted("grad")) impl_->spoil(state.gradient);
   if (base::nan_wanted("weight")) {
     if (kernels::on_host(state.master.device()) && !impl_->map.trained().empty())
@@ -321,6 +301,7 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
 
 void ShardedModel::zero_gradients() {
   impl_->require_trainable("zero_gradients()");
+  if (impl_->replica_sums) impl_->replica_sums->forget();
   impl_->state.gradient.zero_();
   impl_->sums.forget();
   impl_->draws.micro_batch = 0;

@@ -70,6 +70,24 @@ int64_t ShardMap::largest_stage(const model::ModelSpec& spec) const {
   return most;
 }
 
+std::vector<std::vector<ShardRange>> ShardMap::completed_by(const model::ModelSpec& spec) const {
+  std::vector<std::vector<ShardRange>> out;
+  std::vector<bool> seen(spec.parameters.size());
+  for (const model::Stage& stage : spec.stages) {
+    auto& ranges = out.emplace_back();
+    for (const size_t p : stage.parameters) {
+      if (!trainable(p) || seen[p]) continue;
+      seen[p] = true;
+      const int64_t elements =
+          base::round_up(slice_elements(layout_.tensors()[p], layout_.ranks()), shard_align);
+      if (ranges.empty() || ranges.back().first + ranges.back().elements != offset(p))
+        ranges.push_back({offset(p), 0});
+      ranges.back().elements += elements;
+    }
+  }
+  return out;
+}
+
 at::Tensor ShardMap::allocate(at::Device device) const {
   return at::zeros({elements_}, at::TensorOptions().dtype(at::kFloat).device(device));
 }

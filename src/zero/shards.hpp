@@ -22,6 +22,11 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
 // utils/deepspeed/ deepspeed_utils.py, get_optimizer_grouped_parameters).
 bool decays(const std::string& name);
 
+// Consecutive elements of a shard.
+struct ShardRange {
+  int64_t first = 0, elements = 0;
+};
+
 // Where this rank's rows of each trainable parameter lie in a flat fp32 tensor. Each has its padded
 // length there, since the exchange adds whole slices; padding stays zero. Frozen parameters have no
 // place.
@@ -41,6 +46,9 @@ class ShardMap {
   int64_t elements() const { return elements_; }
   // Most trainable elements of a stage.
   int64_t largest_stage(const model::ModelSpec& spec) const;
+  // By stage: what has all of its gradients once the backward pass has left the stage, the
+  // parameters that no earlier stage has. With padding, as that ranks with the same shards agree.
+  std::vector<std::vector<ShardRange>> completed_by(const model::ModelSpec& spec) const;
   size_t parameters() const { return offset_.size(); }
   at::Tensor allocate(at::Device device) const;  // f32 [elements()], zero
   // Start of a parameter in such a tensor; nullptr when the tensor is undefined, the parameter is

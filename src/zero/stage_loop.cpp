@@ -187,7 +187,7 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
 }
 
 void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss,
-                                 const GradientShards& shards, Reduce when,
+                                 const FinishReduction& finish_reduction, Reduce when,
                                  const model::DropoutDraws& draws) {
   dropout_ = draws;
   const model::PackedBatch part = part_of(batch);
@@ -206,7 +206,7 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   at::Tensor gradient;  // of the stage's output, [T, D]
   int reducing = -1;
   const auto finish = [&] {
-    if (reducing >= 0) exchange_.finish_reduce(reducing, shards(reducing));
+    if (reducing >= 0) finish_reduction(reducing);
     reducing = -1;
   };
   for (int stage = last(); stage >= first_trainable_; --stage) {

@@ -29,8 +29,8 @@ namespace trireme::zero {
 
 class StageLoop {
  public:
-  // fp32 shards of a stage's trainable parameters, where finish_reduce() adds.
-  using GradientShards = std::function<std::vector<float*>(int stage)>;
+  // Adds up a stage's gradients, whose reduction was begun: finish_reduce().
+  using FinishReduction = std::function<void(int stage)>;
 
   // `spec`, `exchange` over `ranks`, `sums` and `strategy` must outlive the loop. Blocks from
   // `recomputed_blocks` on keep their graphs.
@@ -41,7 +41,7 @@ class StageLoop {
   void forward(const model::PackedBatch& batch, const Head& head, model::AdapterUse adapter);
   // Later gradients stay in the sums, which are wanted then.
   void forward_backward(const model::PackedBatch& batch, const Loss& loss,
-                        const GradientShards& shards, Reduce when,
+                        const FinishReduction& finish_reduction, Reduce when,
                         const model::DropoutDraws& draws);
 
   // As ShardedModel::visit_whole().

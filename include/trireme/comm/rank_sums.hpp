@@ -1,6 +1,6 @@
-// Sums over the ranks of a tensor-parallel group, where the values lie: in host memory by MPI, on
-// devices by NCCL on a communicator of the group's own. Work enqueued on a device is not waited
-// for.
+// Sums over the ranks of a tensor-parallel group, or of copies of a shard, where the values lie: in
+// host memory by MPI, on devices by NCCL on a communicator of the group's own. Work enqueued on a
+// device is not waited for.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,8 @@ class RankSums {
   // values[i] becomes the sum over the ranks, f32 or bf16, the same bits on all. On CPUs fp32 in
   // the order of the ranks, rounded once. Collective.
   virtual void add_up(void* values, int64_t count, DType type) = 0;
+  // The same of fp32 values on a device, which go from rank to rank in `type`.
+  virtual void add_up_in(DType type, float* values, int64_t count) = 0;
   // Every rank's `bytes` bytes, one rank's behind the other's; this rank's lie in their place
   // already. Collective.
   virtual void gather(void* all, int64_t bytes) = 0;

@@ -93,6 +93,13 @@ class ShardExchange {
   virtual void reduce(int stage) = 0;
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
 
+  // For other messages of this rank that read what finish_reduce() has added, while the next stage
+  // is computed: the stream (cudaStream_t) that they follow in, with the exchange's own in one
+  // order on every rank, as NCCL wants it. Null: the host, or the default stream. join(): what is
+  // computed from now on waits for all that the stream has.
+  virtual void* stream() { return nullptr; }
+  virtual void join() {}
+
   virtual const ExchangeCounters& counters() const = 0;
   virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)",
                                          // "MPI ring", "NCCL ring", ..., for the log

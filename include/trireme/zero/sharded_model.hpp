@@ -143,7 +143,8 @@ class ShardedModel {
                model::AdapterUse adapter = model::AdapterUse::applied);
   // Adds to the gradients. `loss` is not called for an empty batch. With reduce_once gradient()
   // lacks what is to go to it later; else it always goes now. `when` is the same on all ranks, and
-  // now for the last of a step. Collective.
+  // now for the last of a step; for no other where devices have replicas, which add up a stage's
+  // gradients as soon as its backward is over. Collective.
   void forward_backward(const model::PackedBatch& batch, const Loss& loss,
                         Reduce when = Reduce::now);
   // One AdamW step over the gradients since the last one, which it clears. Collective.
