@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ cudaError_t launch_sum_rows(uint64_t* sums, const DeviceRows* rows, const Device
 void start_rows(const RowCopy& copy);
 void finish_rows();
 std::vector<uint64_t> sum_rows_here(std::span<const DeviceRows> rows);
+std::unique_ptr<TwoWayCopies> make_stream_copies();
 
 // Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it
 // without copies.

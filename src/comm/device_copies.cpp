@@ -1,5 +1,7 @@
 #include "trireme/comm/device_copies.hpp"
 
+#include <cstring>
+
 #include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/error.hpp"
 
@@ -32,6 +34,27 @@ void start_copy(const RowCopy& copy) {
 void finish_copies() {
   EXPECT(device_support().finish_copies != nullptr);
   device_support().finish_copies();
+}
+
+namespace {
+
+class HostCopies final : public TwoWayCopies {
+ public:
+  void to_device(Half, std::span<const Copy> copies) override { copy(copies); }
+  void to_host(Half, std::span<const Copy> copies) override { copy(copies); }
+  void finish() override {}
+
+ private:
+  static void copy(std::span<const Copy> copies) {
+    for (const Copy& c : copies) std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TwoWayCopies> make_two_way_copies() {
+  if (device_support().make_two_way_copies == nullptr) return std::make_unique<HostCopies>();
+  return device_support().make_two_way_copies();
 }
 
 std::vector<uint64_t> sum_rows(std::span<const DeviceRows> rows) {

@@ -316,6 +316,7 @@ void enable_device_exchange() {
       .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
       .start_copy = &start_rows,
       .finish_copies = &finish_rows,
+      .make_two_way_copies = &make_stream_copies,
       .sum_rows = &sum_rows_here,
       .takes_messages = [](const CommView& comm) { return !share_a_device(comm); },
       .make_messages = &make_nccl_messages,

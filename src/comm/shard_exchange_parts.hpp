@@ -170,6 +170,7 @@ struct DeviceSupport {
   void (*unlock_pages)(std::byte* memory) = nullptr;
   void (*start_copy)(const RowCopy& copy) = nullptr;
   void (*finish_copies)() = nullptr;
+  std::unique_ptr<TwoWayCopies> (*make_two_way_copies)() = nullptr;
   std::vector<uint64_t> (*sum_rows)(std::span<const DeviceRows> rows) = nullptr;
   bool (*takes_messages)(const CommView& comm) = nullptr;
   std::unique_ptr<DeviceMessages> (*make_messages)(const CommView& comm) = nullptr;

@@ -147,7 +147,7 @@ int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_b
   const int64_t piece = std::min(offload_piece, elements), compared = std::min(piece, largest),
                 rounded = element_bytes == fp32 ? 0 : element_bytes;
   constexpr int64_t found_unequal = 1 + 8;  // LibTorch converts what it counts
-  return std::max(norm, 3 * fp32 * piece + (rounded + found_unequal) * compared);
+  return std::max(norm, 2 * 3 * fp32 * piece + (rounded + found_unequal) * compared);
 }
 
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int64_t element_bytes, bool average,

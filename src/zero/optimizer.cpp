@@ -6,11 +6,16 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/device_copies.hpp"
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
@@ -118,27 +123,103 @@ std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t 
   return groups;
 }
 
-// One group: state to the device where it is not there, AdamW, the compute type, state back. Adds
-// up the changed values.
-void update_group(OptimizerState& state, const std::vector<Piece>& group,
-                  comm::ShardExchange& exchange, at::ScalarType compute,
-                  const AdamWOptions& options, bool decay, const at::Tensor& count,
-                  at::Tensor& changed) {
-  const bool offloaded = !state.host.empty();
-  std::vector<at::Tensor> masters, gradients, moments1, moments2;
-  const std::vector<at::Tensor> steps(group.size(), count);
+struct GroupState {
+  std::vector<at::Tensor> masters, moments1, moments2;  // by piece
+};
+
+GroupState in_place(const OptimizerState& state, const std::vector<Piece>& group) {
+  GroupState out;
   for (const Piece& piece : group) {
-    if (offloaded) state.before_change(piece.parameter);
-    gradients.push_back(state.gradient.narrow(0, piece.offset, piece.count));
-    for (const auto& [flat, list] : {std::pair{&state.master, &masters},
-                                     {&state.moment1, &moments1},
-                                     {&state.moment2, &moments2}}) {
-      const at::Tensor view = flat->narrow(0, piece.offset, piece.count);
-      list->push_back(offloaded
-                          ? view.to(state.gradient.device(), /*non_blocking=*/false, /*copy=*/true)
-                          : view);
+    out.masters.push_back(state.master.narrow(0, piece.offset, piece.count));
+    out.moments1.push_back(state.moment1.narrow(0, piece.offset, piece.count));
+    out.moments2.push_back(state.moment2.narrow(0, piece.offset, piece.count));
+  }
+  return out;
+}
+
+// State that lies on the host, a group at a time on the device: while one is updated and goes back,
+// the next one comes.
+class VisitingState {
+ public:
+  VisitingState(OptimizerState& state, const std::vector<std::vector<Piece>>& groups)
+      : state_(state) {
+    int64_t most = 0;
+    for (const auto& group : groups) {
+      int64_t elements = 0;
+      for (const Piece& piece : group) elements += room(piece);
+      most = std::max(most, elements);
+    }
+    const int64_t halves = std::min<int64_t>(2, std::ssize(groups));
+    memory_ = at::empty({halves, 3, most}, state.gradient.options());
+    copies_ = comm::make_two_way_copies();
+  }
+  // `number`: of the group in their order.
+  GroupState bring(const std::vector<Piece>& group, int64_t number) {
+    for (const Piece& piece : group) state_.before_change(piece.parameter);
+    GroupState out;
+    std::vector<Copy> copies;
+    for_each_array(group, number, out, [&](const at::Tensor& host, const at::Tensor& device) {
+      copies.push_back(copy(device, host));
+    });
+    copies_->to_device(half(number), copies);
+    return out;
+  }
+  void take_back(const std::vector<Piece>& group, int64_t number) {
+    GroupState same;
+    std::vector<Copy> copies;
+    for_each_array(group, number, same, [&](const at::Tensor& host, const at::Tensor& device) {
+      copies.push_back(copy(host, device));
+    });
+    copies_->to_host(half(number), copies);
+  }
+  void finish() { copies_->finish(); }
+
+ private:
+  using Copy = comm::TwoWayCopies::Copy;
+  static int64_t room(const Piece& piece) {  // so that vectors of the kernels do not cross pieces
+    constexpr int64_t align = 64;
+    return base::round_up(piece.count, align);
+  }
+  static comm::TwoWayCopies::Half half(int64_t number) {
+    return number % 2 == 0 ? comm::TwoWayCopies::Half::first : comm::TwoWayCopies::Half::second;
+  }
+  static Copy copy(const at::Tensor& to, const at::Tensor& from) {
+    return {static_cast<std::byte*>(to.mutable_data_ptr()),
+            static_cast<const std::byte*>(from.const_data_ptr()),
+            static_cast<int64_t>(from.nbytes())};
+  }
+  template <class Visit>
+  void for_each_array(const std::vector<Piece>& group, int64_t number, GroupState& out,
+                      const Visit& visit) const {
+    const at::Tensor arrays = memory_.select(0, number % 2);
+    int64_t at = 0;
+    for (const Piece& piece : group) {
+      int64_t array = 0;
+      for (const auto& [flat, list] : {std::pair{&state_.master, &out.masters},
+                                       {&state_.moment1, &out.moments1},
+                                       {&state_.moment2, &out.moments2}}) {
+        list->push_back(arrays.select(0, array++).narrow(0, at, piece.count));
+        visit(flat->narrow(0, piece.offset, piece.count), list->back());
+      }
+      at += room(piece);
     }
   }
+
+  OptimizerState& state_;
+  at::Tensor memory_;                           // [halves, arrays, elements]
+  std::unique_ptr<comm::TwoWayCopies> copies_;  // over before the memory goes
+};
+
+// AdamW and the compute type. Adds up the changed values.
+void update_group(const GroupState& group_state, const at::Tensor& gradient,
+                  const std::vector<Piece>& group, comm::ShardExchange& exchange,
+                  at::ScalarType compute, const AdamWOptions& options, bool decay,
+                  const at::Tensor& count, at::Tensor& changed) {
+  auto [masters, moments1, moments2] = group_state;
+  std::vector<at::Tensor> gradients;
+  for (const Piece& piece : group)
+    gradients.push_back(gradient.narrow(0, piece.offset, piece.count));
+  const std::vector<at::Tensor> steps(group.size(), count);
   at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1,
                     options.beta2, decay ? options.weight_decay : 0, options.eps, false, false);
   for (size_t i = 0; i < group.size(); ++i) {
@@ -149,12 +230,6 @@ void update_group(OptimizerState& state, const std::vector<Piece>& group,
     const at::Tensor rounded = masters[i].to(compute);
     changed.add_(rounded.ne(slice).sum());
     slice.copy_(rounded);
-    if (!offloaded) continue;
-    for (const auto& [flat, list] : {std::pair{&state.master, &masters},
-                                     {&state.moment1, &moments1},
-                                     {&state.moment2, &moments2}}) {
-      flat->narrow(0, piece.offset, piece.count).copy_((*list)[i]);
-    }
   }
 }
 
@@ -181,10 +256,18 @@ int64_t update_by_operations(OptimizerState& state, const ShardMap& map,
   at::Tensor changed = at::zeros({}, state.gradient.options().dtype(at::kLong));
   const at::Tensor count =
       at::full({}, static_cast<double>(state.steps + 1), state.gradient.options());
-  for (const bool decay : {true, false}) {
-    for (const auto& group : pieces(map, decay, piece))
-      update_group(state, group, exchange, compute, options, decay, count, changed);
+  auto groups = pieces(map, true, piece);
+  const int64_t decayed = std::ssize(groups);
+  std::ranges::move(pieces(map, false, piece), std::back_inserter(groups));
+  std::optional<VisitingState> visiting;
+  if (!state.host.empty() && !groups.empty()) visiting.emplace(state, groups);
+  for (int64_t i = 0; i < std::ssize(groups); ++i) {
+    const auto& group = groups[static_cast<size_t>(i)];
+    update_group(visiting ? visiting->bring(group, i) : in_place(state, group), state.gradient,
+                 group, exchange, compute, options, i < decayed, count, changed);
+    if (visiting) visiting->take_back(group, i);
   }
+  if (visiting) visiting->finish();
   return changed.item<int64_t>();
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,28 @@ struct RowCopy {
 // side may be used again, or read, after finish_copies() only.
 void start_copy(const RowCopy& copy);
 void finish_copies();
+
+// Copies to the device and from it at the same time, beside what is computed in the default stream,
+// by way of two halves of the device's memory that take turns: while one's values go back, the
+// other's next ones come. The host's memory must be page-locked. In programs that do not run GPUs,
+// where both lie on the host, plain copies.
+class TwoWayCopies {
+ public:
+  enum class Half : uint8_t { first, second };
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    int64_t bytes = 0;
+  };
+  virtual ~TwoWayCopies() = default;  // waits for all copies
+  // Into a half, as soon as what it had has gone back. What is computed from now on waits for them.
+  virtual void to_device(Half half, std::span<const Copy> copies) = 0;
+  // Out of a half, after what was computed so far.
+  virtual void to_host(Half half, std::span<const Copy> copies) = 0;
+  virtual void finish() = 0;  // the host waits for all copies
+};
+// The halves may be written after what is in the default stream by now.
+std::unique_ptr<TwoWayCopies> make_two_way_copies();
 
 // Rows in the device's memory; bytes, each row of whole words.
 struct DeviceRows {

@@ -88,8 +88,9 @@ inline constexpr int64_t norm_chunk = int64_t{1} << 22;
 // Elements of a gradient that are rounded at a time where replicas' gradients are summed in bf16.
 inline constexpr int64_t replica_piece = int64_t{1} << 24;
 
-// Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
-inline constexpr int64_t offload_piece = int64_t{1} << 24;
+// Elements of the optimizer's state that lie on the device at a time where it stays in host memory:
+// twice, one piece comes while another one goes back.
+inline constexpr int64_t offload_piece = int64_t{1} << 23;
 
 // Device memory of an optimizer step beside state and gradients: the norm, whose chunks
 // LibTorch converts to fp64 before it adds them; then, where the state lies in host memory, a piece
