@@ -98,8 +98,7 @@ StepPlan Scheduler::plan() {
   admit(plan);
   plan_rows(plan);
   propose(plan);
-  counters_.running = static_cast<int64_t>(running_.size());
-  counters_.pages_used = pool_.used();
+  count_running();
   counters_.pages_peak = std::max(counters_.pages_peak, counters_.pages_used);
   return plan;
 }
@@ -108,11 +107,13 @@ void Scheduler::admit(StepPlan& plan) {
   int64_t prefill = 0;  // tokens that running sequences still have to compute
   for (const auto& s : running_) prefill += s->decoding() ? 0 : s->pending();
   const auto limit = static_cast<size_t>(look_ahead * options_.max_batch);
+  const bool prompts = prompts_begin(prefill);
   for (size_t i = 0; i < waiting_.size() && i < limit;) {
     if (static_cast<int64_t>(running_.size()) >= options_.max_batch ||
         prefill >= options_.prefill_chunk_tokens)
       return;
-    const Admission admission = try_admit(*waiting_[i], plan);
+    const bool begins = prompts || (waiting_[i]->group && waiting_[i]->group->ready());
+    const Admission admission = begins ? try_admit(*waiting_[i], plan) : Admission::later;
     if (admission == Admission::no_room) return;
     if (admission == Admission::later) {
       ++i;

@@ -41,6 +41,9 @@ class Scheduler {
   Scheduler(const EngineOptions& options, int64_t pages,
             std::function<void(int32_t from, int32_t to)> copy_page, CacheRules rules = {});
 
+  // Prompts begin when so many sequences can begin at once, or all that wait: steps with prompts
+  // cost more than others. Samples of a prompt that is computed do not wait. 1 at first.
+  void begin_together(int64_t sequences) { together_ = sequences; }
   // `longest`: tokens that the sequence can have, the prompt's included.
   void add(Request request, int64_t longest);
   // Takes back preempted work, admits new sequences, gives pages to all rows of the step. The
@@ -90,6 +93,7 @@ class Scheduler {
   enum class Admission : uint8_t { admitted, later, no_room };
 
   void admit(StepPlan& plan);
+  bool prompts_begin(int64_t prefill) const;
   Admission try_admit(Sequence& sequence, StepPlan& plan);
   void fork(Sequence& sequence);
   bool prefix_in_progress(const Sequence& sequence) const;
@@ -121,6 +125,7 @@ class Scheduler {
   }
 
   EngineOptions options_;
+  int64_t together_ = 1;
   PagePool pool_;
   std::function<void(int32_t, int32_t)> copy_page_;
   CacheRules rules_;

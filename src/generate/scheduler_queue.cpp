@@ -28,6 +28,12 @@ void Scheduler::put_back_other_rotations() {
   }
 }
 
+// `prefill`: prompt tokens that the step has anyway.
+bool Scheduler::prompts_begin(int64_t prefill) const {
+  const int64_t room = options_.max_batch - std::ssize(running_);
+  return prefill > 0 || running_.empty() || room >= std::min(together_, std::ssize(waiting_));
+}
+
 std::vector<Result> Scheduler::standing() const {
   std::vector<Result> out;
   for (const auto& sequence : running_) out.push_back(sequence->result);

@@ -44,6 +44,8 @@ class StepBackend {
   // A copy of row `row` of the last step's logits, for a later draw.
   virtual KeptLogits keep(int64_t row) = 0;
   virtual void copy_page(int32_t from, int32_t to) = 0;
+  // Whether steps without prompts are recorded, so that the host starts them as one.
+  virtual bool records_steps() const { return false; }
   // Gives the cache memory back; contents are lost.
   virtual void release_cache() = 0;
   // Brings its own counters up to date.

@@ -34,6 +34,7 @@ class TorchBackend final : public StepBackend {
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
   KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
+  bool records_steps() const override { return graphs_ != nullptr; }
   void release_cache() override;
   void report(EngineCounters& counters) const override;
   std::vector<std::string> describe() const override;
