@@ -101,9 +101,9 @@ struct RowLossesFunction : torch::autograd::Function<RowLossesFunction> {
     const auto formula =
         c10::static_intrusive_pointer_cast<RowFormula>(context->saved_data["formula"].toCapsule());
     const Tensor grad = grads[0].contiguous();
-    const bool rows = hidden.size(0) > 0;
-    WeightSum weight(head.weight, rows && context->needs_input_grad(1));
-    WeightSum low(head.low, rows && head.low.defined() && context->needs_input_grad(2));
+    const bool some = hidden.size(0) > 0;
+    WeightSum weight(head.weight, some && context->needs_input_grad(1));
+    WeightSum low(head.low, some && head.low.defined() && context->needs_input_grad(2));
     const HeadWeight operand = operand_of(head, hidden.scalar_type());
     Tensor hidden_grad = at::empty_like(hidden);
     const auto add_chunk = [&](int64_t first, int64_t count, const Tensor& rows) {

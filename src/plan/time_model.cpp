@@ -44,7 +44,7 @@ double pass(const Machine& machine, const TrainingWork& w, double forwards, doub
                                              : collective_speed(machine, w.ranks, w.per_node);
   const double exchange = bytes * m.parameters / w.tensor_parallel * (ranks - 1) / ranks / speed +
                           collective_latency * (ranks - 1) * (bytes > 2 ? 3 : 1) * (m.layers + 1);
-  return overlapped(compute, exchange);
+  return overlapped(compute, exchange + w.messages);
 }
 
 double step_seconds(const Machine& machine, const GenerationWork& w, double batch, double context,
@@ -211,14 +211,18 @@ struct Shape {
     kept.recompute = false;
     work.recompute = true;
     const double share = recomputed(model);
-    double step =
-        passes * (share * pass_seconds(job.machine, work) +
-                  (1 - share) * pass_seconds(job.machine, kept)) +
-        optimizer_seconds(job.machine, work.model, group, job.options.train.optimizer_offload);
-    if (group < ranks) {  // gradients are summed over the copies
+    const auto pass_with = [&](double messages) {
+      work.messages = kept.messages = messages;
+      return share * pass_seconds(job.machine, work) +
+             (1 - share) * pass_seconds(job.machine, kept);
+    };
+    double step = passes * pass_with(0) + optimizer_seconds(job.machine, work.model, group,
+                                                            job.options.train.optimizer_offload);
+    if (group < ranks) {  // gradients are summed over the copies, by devices in the last pass
       const double copies = static_cast<double>(ranks) / group;
-      step += 2 * reduced_bytes() * work.model.trainable * work.model.parameters / group *
-              (copies - 1) / copies / (job.machine.network * link_share);
+      const double sums = 2 * reduced_bytes() * work.model.trainable * work.model.parameters /
+                          group * (copies - 1) / copies / (job.machine.network * link_share);
+      step += job.machine.device_bytes > 0 ? pass_with(sums) - pass_with(0) : sums;
     }
     return static_cast<double>(job.options.train.max_epochs) * steps * step;
   }

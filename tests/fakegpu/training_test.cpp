@@ -27,6 +27,7 @@ struct Way {
   config::DType reduce = config::DType::f32;
   bool exact = false;  // train.exact_products; rounded gradients have the host's bits
   bool once = false;   // train.reduce_once, two micro-batches a step
+  bool twice = false;  // two micro-batches a step
 };
 
 struct Trained {
@@ -35,6 +36,7 @@ struct Trained {
   int64_t changed = 0;
   std::string exchange;
   int64_t reduced_bytes = 0, replica_bytes = 0;  // of gradients, that went between ranks
+  int64_t begun_bytes = 0;                       // of replica_bytes, before the optimizer's steps
 };
 
 int64_t counted(const std::string& name) {
@@ -82,8 +84,11 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   const int64_t before = counted("replica_gradient_bytes");
   for (int step = 0; step < 3; ++step) {
     const auto batch = tiny_work(spec.shape, world().rank(), step);
-    if (way.once) model.forward_backward(batch, loss_of(spec, batch), zero::Reduce::later);
+    const int64_t sent = counted("replica_gradient_bytes");
+    if (way.once || way.twice)
+      model.forward_backward(batch, loss_of(spec, batch), zero::Reduce::later);
     model.forward_backward(batch, loss_of(spec, batch));
+    out.begun_bytes += counted("replica_gradient_bytes") - sent;
     const auto result = model.step(adam(way));
     EXPECT_TRUE(result.updated) << result.not_finite;
     out.norms.push_back(result.grad_norm);
@@ -181,15 +186,39 @@ TEST_P(DeviceTraining, ProductsAddToGradientsByThemselves) {
     EXPECT_NEAR(exact.norms[i], rounded.norms[i], 1e-2 * rounded.norms[i]);
 }
 
-// Gradients of replicas are added where they lie.
+// Gradients of replicas are added where they lie, during the last backward pass of a step.
 TEST_P(DeviceTraining, NoGradientOfAReplicaGoesThroughTheHost) {
-  const Way way{.hybrid = true, .max_norm = 1e6};
-  const Trained want = on_host(GetParam(), way);
-  const int64_t before = counted("replica_gradient_host_bytes");
-  const Trained got = on_device(GetParam(), way);
-  EXPECT_EQ(largest_difference(want.state, got.state), 0);  // two replicas: one order
-  EXPECT_EQ(got.replica_bytes > 0, world().size() > 1);
-  EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
+  for (const Way& way :
+       {Way{.hybrid = true, .max_norm = 1e6}, Way{.hybrid = true, .max_norm = 1e6, .once = true},
+        Way{.hybrid = true, .max_norm = 1e6, .twice = true}}) {
+    const Trained want = on_host(GetParam(), way);
+    const int64_t before = counted("replica_gradient_host_bytes");
+    const Trained got = on_device(GetParam(), way);
+    EXPECT_EQ(largest_difference(want.state, got.state), 0);  // two replicas: one order
+    EXPECT_EQ(got.replica_bytes > 0, world().size() > 1);
+    EXPECT_EQ(got.replica_bytes, want.replica_bytes);
+    EXPECT_EQ(got.begun_bytes, got.replica_bytes);
+    EXPECT_EQ(want.begun_bytes, 0);
+    EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
+  }
+}
+
+// What has its sum over replicas takes no gradients of this rank alone.
+TEST(DeviceReplicas, RefuseAMicroBatchAfterTheLast) {
+  if (world().size() == 1) GTEST_SKIP() << "needs replicas";
+  own_device();
+  const Groups groups(true);
+  const HostAsDevice device;
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModel model(spec, groups.shard, groups.replicas->view(), at::kCPU, {});
+  model.load(initial_reader(spec));
+  const auto batch = tiny_work(spec.shape, world().rank(), 0);
+  EXPECT_THROW(model.step(adam({})), UserError) << "without a micro-batch";
+  model.forward_backward(batch, loss_of(spec, batch));
+  EXPECT_THROW(model.forward_backward(batch, loss_of(spec, batch)), UserError);
+  model.zero_gradients();  // the step is given up
+  model.forward_backward(batch, loss_of(spec, batch));
+  EXPECT_TRUE(model.step(adam({})).updated);
 }
 
 // train.reduce_dtype = "bf16": half the bytes by NCCL, in a shard group and across groups; norms

@@ -47,6 +47,7 @@ struct TrainingWork {
   int tensor_parallel = 1;
   bool overlaps_tensor_parallel = false;
   double reduced_bytes = 4;  // of a gradient on its way from rank to rank
+  double messages = 0;       // seconds of others of the pass, in one order with its exchange's
 };
 // One forward and backward pass.
 double pass_seconds(const Machine& machine, const TrainingWork& work);

@@ -57,6 +57,16 @@ TEST(TimeSums, OfOneRankAreItsOperations) {
   EXPECT_DOUBLE_EQ(plan::optimizer_seconds(slow(), tiny, 4), 28 * 50.0 / 4 / 10);
 }
 
+// Half of the shorter of compute and communication is exposed.
+TEST(TimeSums, HideSumsOverCopiesBehindAPass) {
+  plan::TrainingWork last = work(1);
+  const double compute = 4 * 420.0 * 3 / 59;
+  last.messages = compute / 4;
+  EXPECT_DOUBLE_EQ(plan::pass_seconds(slow(), last), compute + compute / 8);
+  last.messages = 2 * compute;
+  EXPECT_DOUBLE_EQ(plan::pass_seconds(slow(), last), 2 * compute + compute / 2);
+}
+
 TEST(TimeSums, OfAnOptimizerWhoseStateLiesOnTheHostItsCopies) {
   plan::Machine machine = slow();
   machine.host_link = 2;
