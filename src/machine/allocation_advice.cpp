@@ -43,7 +43,7 @@ plan::Phase phase_at(const std::string& where, const plan::Ledger& ledger, plan:
 plan::Job job_of(const PlannedJob& planned) {
   return {planned.options,     planned.roles,           planned.node_of_rank, planned.models,
           planned.machine,     planned.compute,         planned.command,      planned.keeps_caches,
-          planned.own_kernels, planned.process_started, planned.threads,      planned.native_bf16,
+          planned.own_kernels, planned.process_started, planned.threads,      planned.host_bf16,
           planned.length};
 }
 

@@ -23,7 +23,7 @@ struct PlannedJob {
   bool own_kernels;
   bool process_started;
   int threads;
-  bool native_bf16;
+  plan::HostBf16 host_bf16;
   plan::RunLength length;
   int rank;
   model::ModelSpec actor;

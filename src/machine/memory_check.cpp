@@ -15,6 +15,7 @@
 #include "machine/allocation_advice.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/heap.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
@@ -79,6 +80,11 @@ std::map<std::string, int64_t> peaks_by_phase(const comm::CommView& world) {
   return out;
 }
 
+plan::HostBf16 host_bf16(at::Device device) {
+  if (!kernels::multiplies_bf16(device)) return plan::HostBf16::widened;
+  return base::has_matrix_units() ? plan::HostBf16::tiles : plan::HostBf16::vectors;
+}
+
 void log_plan(const std::vector<plan::Pool>& pools) {
   for (const plan::Place place : {plan::Place::device, plan::Place::host}) {
     const plan::Pool* tightest = nullptr;
@@ -132,7 +138,7 @@ void MemoryCheck::admit(const config::Options& options, const Workload& work,
                 .own_kernels = own_kernels,
                 .process_started = true,
                 .threads = at::get_num_threads(),
-                .native_bf16 = kernels::multiplies_bf16(device),
+                .host_bf16 = host_bf16(device),
                 .length = length};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
@@ -156,7 +162,7 @@ void MemoryCheck::admit(const config::Options& options, const Workload& work,
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
   advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(),
                          command, job.keeps_caches, own_kernels, job.process_started, job.threads,
-                         job.native_bf16, length, world.rank(), actor});
+                         job.host_bf16, length, world.rank(), actor});
   const int64_t planned = trace::host_memory().resident + ledger.resident_peak();
   base::set_resident_goal(planned);
   planned_host_ = world.max(planned);

@@ -146,7 +146,7 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut,
   } catch (const UserError&) { return std::nullopt; }
   return fit({options, roles, nodes, models, job.machine, compute, job.command,
               job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels,
-              job.process_started, job.threads, job.native_bf16, job.length});
+              job.process_started, job.threads, job.host_bf16, job.length});
 }
 
 }  // namespace
@@ -213,7 +213,7 @@ int64_t fewest_recomputed(const Job& job) {
   config::Options options = job.options;
   const Job varied{options,         job.roles,           job.node_of_rank, job.models,
                    job.machine,     job.compute,         job.command,      job.keeps_caches,
-                   job.own_kernels, job.process_started, job.threads,      job.native_bf16,
+                   job.own_kernels, job.process_started, job.threads,      job.host_bf16,
                    job.length};
   const auto pools_with = [&](int64_t recompute) {
     options.train.recompute = recompute;

@@ -11,7 +11,8 @@
 namespace trireme::plan {
 namespace {
 
-// Of full caches, by the runs of docs/user/plan.md.
+// By the runs of docs/user/plan.md. Of matrix units a product's code is a quarter of others', and
+// what four times as many leave behind is as much.
 constexpr int64_t full_caches = int64_t{40} << 20, packed_operands = int64_t{56} << 20;
 
 using Shapes = std::set<std::vector<int64_t>>;
@@ -36,7 +37,7 @@ int64_t passes(int64_t sequences, size_t ranks, int64_t longest, int64_t micro_b
 
 // Each adds a product at least.
 int64_t iterations_that_count(const Job& job) {
-  return std::min<int64_t>(job.length.iterations, base::cached_products);
+  return std::min<int64_t>(job.length.iterations, 4 * base::cached_products);
 }
 
 // Passes that train, and that only score, by their tokens.
@@ -109,7 +110,7 @@ int64_t packed_operand_bytes(const Job& job) {
 }
 
 int64_t widened_block_bytes(const Job& job) {
-  if (job.compute != config::DType::bf16 || job.native_bf16) return 0;
+  if (job.compute != config::DType::bf16 || job.host_bf16 != HostBf16::widened) return 0;
   const bool ppo = job.command == config::Command::ppo;
   const int64_t trained = training_tokens(job),
                 all = std::max(trained,
@@ -129,7 +130,7 @@ int64_t widened_block_bytes(const Job& job) {
 }
 
 int64_t product_code_bytes(const Job& job) {
-  if (job.compute != config::DType::bf16 || !job.native_bf16) return 0;
+  if (job.compute != config::DType::bf16 || job.host_bf16 == HostBf16::widened) return 0;
   if (job.length.iterations == 0 || job.length.evaluated < 0) return full_caches;
   // Rollouts and judges write with products of their own (kernels/), but for this backend, where
   // each step may have another number of rows.
@@ -145,7 +146,8 @@ int64_t product_code_bytes(const Job& job) {
   // Forward, and backward to the inputs and to the weights.
   const int64_t products = 3 * passes.trained * static_cast<int64_t>(trained.size()) +
                            passes.scored * static_cast<int64_t>(all.size());
-  return full_caches * std::min<int64_t>(products, base::cached_products) / base::cached_products;
+  const int64_t full = base::cached_products * (job.host_bf16 == HostBf16::tiles ? 4 : 1);
+  return full_caches * std::min(products, full) / full;
 }
 
 }  // namespace trireme::plan

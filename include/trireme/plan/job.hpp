@@ -63,6 +63,10 @@ struct RunLength {
   int64_t shortest_prompt = 0;  // tokens of a sequence of ppo that no policy wrote
 };
 
+// How a rank's CPU multiplies bf16: in fp32, by instructions of the vector unit, or in tiles by
+// matrix units.
+enum class HostBf16 : uint8_t { widened, vectors, tiles };
+
 struct Job {
   const config::Options& options;
   const config::RoleMap& roles;
@@ -79,8 +83,8 @@ struct Job {
   // The machine's memory is what started processes have left: their libraries and on GPUs their
   // CUDA context are there already.
   bool process_started = false;
-  int threads = 2;          // of a rank, on CPUs
-  bool native_bf16 = true;  // a rank's CPU multiplies it by the library's own products
+  int threads = 2;  // of a rank, on CPUs
+  HostBf16 host_bf16 = HostBf16::vectors;
   RunLength length = {};
 };
 

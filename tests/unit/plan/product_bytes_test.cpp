@@ -29,10 +29,12 @@ int64_t bytes_of(const plan::Job& job, const std::string& what) {
   return bytes;
 }
 
-int64_t code_of(SmallJob small, config::Command command, int64_t evaluated = 0) {
+int64_t code_of(SmallJob small, config::Command command, int64_t evaluated = 0,
+                plan::HostBf16 way = plan::HostBf16::vectors) {
   if (command != config::Command::ppo) small.models.critic.reset();
   plan::Job job = small.job();
   job.command = command;
+  job.host_bf16 = way;
   job.length = {small.options.run.iterations, evaluated};
   return bytes_of(job, "code of bf16 products by their shapes");
 }
@@ -49,6 +51,16 @@ TEST(ProductBytes, GrowsWithTheRunUntilTheCachesAreFull) {
   EXPECT_EQ(sft_code({"run.iterations=4"}), full_caches * 60 / 64);
   EXPECT_EQ(sft_code({"run.iterations=5"}), full_caches);
   EXPECT_EQ(sft_code({"run.iterations=9000000000000"}), full_caches);
+}
+
+TEST(ProductBytes, MatrixUnitsFillTheCachesMoreSlowly) {
+  const auto code = [](const char* iterations) {
+    return code_of(job_of({iterations}), config::Command::sft, 0, plan::HostBf16::tiles);
+  };
+  EXPECT_EQ(code("run.iterations=3"), full_caches * 45 / 256);
+  EXPECT_EQ(code("run.iterations=17"), full_caches * 255 / 256);
+  EXPECT_EQ(code("run.iterations=18"), full_caches);
+  EXPECT_EQ(code("run.iterations=9000000000000"), full_caches);
 }
 
 TEST(ProductBytes, CountsMicroBatchesAndPairs) {
@@ -100,7 +112,7 @@ TEST(ProductBytes, BlocksInFp32WhereBf16IsNotMultipliedNatively) {
   job.length = {6, 0};
   constexpr const char* blocks = "blocks of bf16 products in fp32";
   EXPECT_EQ(bytes_of(job, blocks), 0);
-  job.native_bf16 = false;
+  job.host_bf16 = plan::HostBf16::widened;
   EXPECT_EQ(bytes_of(job, "code of bf16 products by their shapes"), 0);
   EXPECT_EQ(bytes_of(job, blocks), 2 * 4 * (512 * 16 + 1024 * 16 + 512 * 16));
   job.compute = config::DType::f32;
