@@ -49,8 +49,10 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
       {.command = run.command,
        .actor = actor_start.spec,
        .critic = critic_start ? std::optional(critic_start->spec.shape) : std::nullopt,
-       .longest = learn::longest_sequence(options, prompts, held_out),
-       .length = {iterations, held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0}},
+       .length = {.iterations = iterations,
+                  .evaluated = held_out ? held_out->size() * options.eval.n_samples_per_prompt : 0,
+                  .longest = limits.longest,
+                  .shortest_prompt = limits.shortest_prompt}},
       roles, run.device);
   if (roles.trainer) {
     const learn::TrainedModels models{actor_start.spec,

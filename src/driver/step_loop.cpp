@@ -70,13 +70,15 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
   machine::use_device(run_.device, run_.options.train.deterministic, run_.roles.world);
-  run_.memory.admit(run_.options,
-                    {.command = run_.command,
-                     .actor = start_.spec,
-                     .critic = std::nullopt,
-                     .longest = longest,
-                     .length = {iterations_, held_out_ ? held_out_->size() : 0}},
-                    run_.roles, run_.device);
+  run_.memory.admit(
+      run_.options,
+      {.command = run_.command,
+       .actor = start_.spec,
+       .critic = std::nullopt,
+       .length = {.iterations = iterations_,
+                  .evaluated = held_out_ ? held_out_->size() : 0,
+                  .longest = std::max(rows_.longest(), held_out_ ? held_out_->longest() : 0)}},
+      run_.roles, run_.device);
   if (!config::has_reference_model(run_.options, run_.command))
     return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);

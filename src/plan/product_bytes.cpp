@@ -13,7 +13,8 @@ namespace {
 
 // By the runs of docs/user/plan.md. Of matrix units a product's code is a quarter of others', and
 // what four times as many leave behind is as much.
-constexpr int64_t full_caches = int64_t{40} << 20, packed_operands = int64_t{56} << 20;
+constexpr int64_t full_caches = int64_t{40} << 20, most_packed = int64_t{56} << 20,
+                  least_packed = int64_t{4} << 20;
 
 using Shapes = std::set<std::vector<int64_t>>;
 
@@ -106,7 +107,7 @@ int64_t packed_operand_bytes(const Job& job) {
   int64_t largest = 0;
   for (const auto& tensor : job.models.actor.tensors)
     largest = std::max(largest, tensor.elements());
-  return std::min(packed_operands, 4 * largest);
+  return std::clamp(4 * largest, least_packed, most_packed);
 }
 
 int64_t widened_block_bytes(const Job& job) {

@@ -119,7 +119,7 @@ TEST(ProductBytes, BlocksInFp32WhereBf16IsNotMultipliedNatively) {
   EXPECT_EQ(bytes_of(job, blocks), 0);
 }
 
-// At most the largest matrix: here the head.
+// By the largest matrix, here the head, from 4 to 56 MiB.
 TEST(ProductBytes, CountsOperandsOfFp32) {
   const auto of = [](config::DType type, int64_t vocab) {
     SmallJob small = job_of({});
@@ -129,7 +129,8 @@ TEST(ProductBytes, CountsOperandsOfFp32) {
     return bytes_of(job, "operands of fp32 products");
   };
   const int64_t hidden = small_shape().hidden;
-  EXPECT_EQ(of(config::DType::f32, 4096), 4 * 4096 * hidden);
+  EXPECT_EQ(of(config::DType::f32, 64), int64_t{4} << 20);
+  EXPECT_EQ(of(config::DType::f32, 1 << 18), 4 * (1 << 18) * hidden);
   EXPECT_EQ(of(config::DType::f32, int64_t{1} << 30), int64_t{56} << 20);
   EXPECT_EQ(of(config::DType::bf16, 4096), 0);
 }
