@@ -110,8 +110,8 @@ SafetensorsSource::SafetensorsSource(const fs::path& path) : path_(path) {
   std::error_code error;
   fs::path file = path;
   if (fs::is_directory(path, error)) {
-    file = path / index_name;
-    if (!fs::exists(file, error)) file = path / single_name;
+    file = path / single_name;  // where both are there transformers reads this one, too
+    if (!fs::exists(file, error)) file = path / index_name;
     VALIDATE(fs::exists(file, error), ExitCode::input_missing, "no weights in ", path.string(),
              " (neither ", single_name, " nor ", index_name,
              "): give the folder of a Hugging Face model in safetensors format",

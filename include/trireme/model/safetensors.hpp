@@ -59,7 +59,7 @@ class SafetensorsFile {
 // The tensors of one file, or of all files that a model.safetensors.index.json lists.
 class SafetensorsSource : public WeightSource {
  public:
-  // `path`: a folder (model.safetensors.index.json, else model.safetensors), an index or one file.
+  // `path`: a folder (model.safetensors, else model.safetensors.index.json), an index or one file.
   // input_missing names what was expected.
   explicit SafetensorsSource(const std::filesystem::path& path);
   ~SafetensorsSource() override;

@@ -242,6 +242,18 @@ TEST_F(SafetensorsIndex, joins_the_files) {
   EXPECT_EQ(out[1], 1.5f);
 }
 
+// Of weights that are there in both forms transformers reads model.safetensors, whatever the index
+// says.
+TEST_F(SafetensorsIndex, is_not_read_beside_one_file) {
+  scratch.write("model.safetensors",
+                file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", floats(1)));
+  for (const char* index : {R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})",
+                            R"({"weight_map":{"a":"missing.safetensors"}})", "{"}) {
+    scratch.write("model.safetensors.index.json", index);
+    EXPECT_EQ(SafetensorsSource(scratch.path()).spec("a").shape, std::vector<int64_t>{1});
+  }
+}
+
 TEST_F(SafetensorsIndex, refuses_what_does_not_fit) {
   EXPECT_THAT(refused(R"({"metadata":{}})"), HasSubstr("no weight_map"));
   EXPECT_THAT(refused(R"([])"), HasSubstr("an array"));
