@@ -38,7 +38,7 @@ LabelledAnswer read_labelled(const Record& record, const SetOptions& options,
   out.wanted = read_label(record, keys.label);
   const Prompt prompt = parse_prompt(record, options);
   if (prompt.messages.empty()) {
-    if (record.is_list(keys.completion))
+    if (record.has_turns(keys.completion))
       record.fail("`" + keys.completion +
                   "` is a list of messages, but the prompt is a text: give both in one form");
     const Prompt encoded = encode_prompt(tokenizer, prompt.text, options.special_tokens);
@@ -50,7 +50,7 @@ LabelledAnswer read_labelled(const Record& record, const SetOptions& options,
     return out;
   }
   const auto answer =
-      record.is_list(keys.completion)
+      record.has_turns(keys.completion)
           ? record.messages(keys.completion)
           : std::vector<text::Message>{{"assistant", record.text(keys.completion), ""}};
   for (const text::Message& turn : {answer.front(), answer.back()}) {

@@ -45,7 +45,7 @@ class TurnReader {
       fail(base::text(".", field, " is ", text::kind_of(*found), ", expected a text: correct it"));
     return found->get<std::string>();
   }
-  bool has(const char* field) const { return json_.contains(field) && !json_[field].is_null(); }
+  bool has(const char* field) const { return json_.contains(field) && !json_[field].empty(); }
 
   // `content` is a text, a list of text parts, or, beside a call of a tool, null or absent.
   void read_content(text::Message& message, OrderedJson& extra) const {
@@ -118,10 +118,20 @@ class TurnReader {
 
 constexpr std::string_view human = "\n\nHuman:", assistant = "\n\nAssistant:";
 
+// A dialogue may have lost its leading line ends.
+bool begins_with_human(std::string_view text) {
+  return text.starts_with(human) || text.starts_with(human.substr(2));
+}
+
 }  // namespace
+
+bool is_turn(const OrderedJson& json) {
+  return json.is_object() && (json.contains("role") || json.contains("from"));
+}
 
 std::vector<text::Message> read_messages(const OrderedJson& json, const std::string& key,
                                          const std::string& where) {
+  if (is_turn(json)) return {TurnReader(json, key, where).read()};
   VALIDATE(json.is_array(), ExitCode::bad_data, where, ": `", key, "` is ", text::kind_of(json),
            ", expected a list of messages: correct it");
   VALIDATE(!json.empty(), ExitCode::bad_data, where, ": `", key,
@@ -150,7 +160,7 @@ std::string messages_json(std::span<const text::Message> messages) {
 }
 
 bool is_dialogue(const std::string& text) {
-  return text.starts_with(human) && text.find(assistant) != std::string::npos;
+  return begins_with_human(text) && text.find(assistant) != std::string::npos;
 }
 
 size_t end_of_dialogue_prompt(const std::string& text) {
@@ -158,7 +168,8 @@ size_t end_of_dialogue_prompt(const std::string& text) {
   return at == std::string::npos ? 0 : at + assistant.size();
 }
 
-std::vector<text::Message> read_dialogue(const std::string& text) {
+std::vector<text::Message> read_dialogue(const std::string& dialogue) {
+  const std::string text = dialogue.starts_with(human) ? dialogue : "\n\n" + dialogue;
   std::vector<text::Message> turns;
   for (size_t at = 0; at < text.size();) {
     const bool of_human = text.compare(at, human.size(), human) == 0;

@@ -33,7 +33,7 @@ class PairReader {
  private:
   // A chat, the prompt's turns among it; none: the column holds something else.
   std::optional<Messages> whole_chat(const std::string& key) const {
-    if (record_.is_list(key)) {
+    if (record_.has_turns(key)) {
       Messages turns = record_.messages(key);
       return turns.front().role == "assistant" ? std::nullopt : std::optional(std::move(turns));
     }
@@ -65,7 +65,7 @@ class PairReader {
                    "` are whole chats without a common prompt (turns before one of the assistant): "
                    "correct or remove the record");
     }
-    if (tokenizer_.has_chat_template() || record_.is_list(keys_.chosen)) {
+    if (tokenizer_.has_chat_template() || record_.has_turns(keys_.chosen)) {
       encode(with_system(std::move(context), options_), *chosen, *rejected, record_.variables(),
              pair);
     } else {
@@ -76,13 +76,13 @@ class PairReader {
 
   // Answers to the record's prompt.
   void read_answers(PreferencePair& pair) {
-    const bool whole = record_.is_list(keys_.chosen) && whole_chat(keys_.chosen);
-    if (whole != (record_.is_list(keys_.rejected) && whole_chat(keys_.rejected)))
+    const bool whole = record_.has_turns(keys_.chosen) && whole_chat(keys_.chosen);
+    if (whole != (record_.has_turns(keys_.rejected) && whole_chat(keys_.rejected)))
       record_.fail("one of `" + keys_.chosen + "` and `" + keys_.rejected +
                    "` is a whole chat and the other is not: give both in one form");
     const Prompt prompt = parse_prompt(record_, options_);
     for (const std::string& key : {keys_.chosen, keys_.rejected}) {
-      if (prompt.messages.empty() && record_.is_list(key))
+      if (prompt.messages.empty() && record_.has_turns(key))
         record_.fail("`" + key +
                      "` is a list of messages, but the prompt is a text: give both in one form");
     }
@@ -94,8 +94,8 @@ class PairReader {
   }
 
   Messages answer(const std::string& key) const {
-    return record_.is_list(key) ? record_.messages(key)
-                                : Messages{{"assistant", record_.text(key), ""}};
+    return record_.has_turns(key) ? record_.messages(key)
+                                  : Messages{{"assistant", record_.text(key), ""}};
   }
 
   void encode(const Messages& prompt, const Messages& chosen, const Messages& rejected,

@@ -89,7 +89,7 @@ InputRecord read_input(const Record& record) {
   if (found.empty())
     record.fail("none of `prompt`, `text`, `messages`, `input_ids`, `ids`: add one");
   if (found == "messages" || found == "conversations" ||
-      (found == "prompt" && record.is_list(found))) {
+      (found == "prompt" && record.has_turns(found))) {
     input.messages = read_chat(record, {});
     input.variables = record.variables();
   } else if (found == "prompt" || found == "text") {

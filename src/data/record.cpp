@@ -73,9 +73,9 @@ std::vector<text::Message> Record::messages(const std::string& key) const {
   return read_messages(*value, key, where_);
 }
 
-bool Record::is_list(const std::string& key) const {
+bool Record::has_turns(const std::string& key) const {
   const text::OrderedJson* value = find(key);
-  return value != nullptr && value->is_array();
+  return value != nullptr && (value->is_array() || is_turn(*value));
 }
 
 std::string Record::variables() const {
@@ -117,9 +117,9 @@ std::string chat_column(const Record& record, const RecordKeys& keys) {
                   "data.messages_key and a column that is not there in the other, or remove one");
     return keys.messages;
   }
-  if (keys.messages == keys.prompt || record.is_list(keys.prompt))
+  if (keys.messages == keys.prompt || record.has_turns(keys.prompt))
     return has_prompt ? keys.prompt : "";
-  return !has_prompt && record.is_list("conversations") ? "conversations" : "";
+  return !has_prompt && record.has_turns("conversations") ? "conversations" : "";
 }
 
 std::vector<text::Message> read_chat(const Record& record, const RecordKeys& keys) {

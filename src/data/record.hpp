@@ -26,7 +26,7 @@ class Record {
   std::string text(const std::string& key) const;  // a text that must be there
   std::optional<double> number(const std::string& key) const;
   std::vector<text::Message> messages(const std::string& key) const;
-  bool is_list(const std::string& key) const;
+  bool has_turns(const std::string& key) const;  // a list of messages, or one message
   // The record's columns `tools`, `documents` and `chat_template_kwargs` for the chat template: a
   // JSON object, or "" where there are none.
   std::string variables() const;

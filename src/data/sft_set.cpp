@@ -23,14 +23,22 @@ SftExample read_conversation(const Record& record, std::vector<text::Message> me
   return example_of(ChatEncoder(record, tokenizer, {}, messages, record.variables()));
 }
 
+// The turns of the column `answer` are learned from.
+SftExample read_answer(const Record& record, const std::vector<text::Message>& prompt,
+                       const std::string& answer, const text::Tokenizer& tokenizer) {
+  const auto turns = record.has_turns(answer)
+                         ? record.messages(answer)
+                         : std::vector<text::Message>{{"assistant", record.text(answer), ""}};
+  return example_of(ChatEncoder(record, tokenizer, prompt, turns, record.variables()));
+}
+
 // A text and the answer to it, with the tokens of the post-processor and an end.
-SftExample read_texts(const Record& record, const SetOptions& options,
+SftExample read_texts(const Record& record, const std::string& answer, const SetOptions& options,
                       const text::Tokenizer& tokenizer) {
   const Prompt prompt =
       encode_prompt(tokenizer, record.text(options.keys.prompt), options.special_tokens);
   SftExample example;
-  example.ids =
-      answer_text(tokenizer, prompt, record.text(options.keys.response), AnswerEnd::ended).ids;
+  example.ids = answer_text(tokenizer, prompt, record.text(answer), AnswerEnd::ended).ids;
   example.loss_mask.assign(prompt.ids.size(), 0);
   example.loss_mask.resize(example.ids.size(), 1);
   example.remarks = prompt.remarks;
@@ -40,10 +48,18 @@ SftExample read_texts(const Record& record, const SetOptions& options,
 SftExample read_example(const Record& record, const SetOptions& options,
                         const text::Tokenizer& tokenizer) {
   const RecordKeys& keys = options.keys;
-  if (keys.messages != keys.prompt && record.find(keys.messages) != nullptr)
-    return read_conversation(record, record.messages(keys.messages), options, tokenizer);
-  if (record.find(keys.response) == nullptr && !chat_column(record, keys).empty())
-    return read_conversation(record, read_chat(record, keys), options, tokenizer);
+  const bool response = record.find(keys.response) != nullptr;
+  const bool answered = response || record.find(keys.completion) != nullptr;
+  const std::string& answer = response || !answered ? keys.response : keys.completion;
+  const bool apart = keys.messages != keys.prompt && record.find(keys.messages) != nullptr;
+  if (const std::string column = apart ? keys.messages : chat_column(record, keys);
+      !column.empty()) {
+    auto chat = apart ? record.messages(column) : read_chat(record, keys);
+    const bool complete = column != keys.prompt && chat.back().role == "assistant";
+    if (complete || !answered)
+      return read_conversation(record, std::move(chat), options, tokenizer);
+    return read_answer(record, with_system(std::move(chat), options), answer, tokenizer);
+  }
   if (record.find(keys.prompt) == nullptr && record.find(keys.text) != nullptr) {
     Prompt text = encode_prompt(tokenizer, record.text(keys.text), options.special_tokens);
     SftExample example;
@@ -53,12 +69,8 @@ SftExample read_example(const Record& record, const SetOptions& options,
     return example;
   }
   const Prompt prompt = parse_prompt(record, options);
-  if (prompt.messages.empty()) return read_texts(record, options, tokenizer);
-  const auto answer =
-      record.is_list(keys.response)
-          ? record.messages(keys.response)
-          : std::vector<text::Message>{{"assistant", record.text(keys.response), ""}};
-  return example_of(ChatEncoder(record, tokenizer, prompt.messages, answer, prompt.variables));
+  if (prompt.messages.empty()) return read_texts(record, answer, options, tokenizer);
+  return read_answer(record, prompt.messages, answer, tokenizer);
 }
 
 }  // namespace

@@ -15,6 +15,9 @@ namespace trireme::data {
 std::vector<text::Message> read_messages(const text::OrderedJson& json, const std::string& key,
                                          const std::string& where);
 
+// One turn, which stands for a list of it.
+bool is_turn(const text::OrderedJson& json);
+
 // Anthropic HH: "\n\nHuman: ...\n\nAssistant: ..." in one text.
 bool is_dialogue(const std::string& text);
 std::vector<text::Message> read_dialogue(const std::string& text);

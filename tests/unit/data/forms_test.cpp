@@ -170,6 +170,71 @@ TEST_F(Forms, ShareGpt) {
   EXPECT_EQ(tokenizer.decode(set[0].ids), "<user>q<|eos|><assistant>a<|eos|>");
 }
 
+// The answer of a chat in a column of its own: TRL's `completion`, or `response` after `messages`.
+TEST_F(Forms, AnswersToAChatAreLearned) {
+  const auto tokenizer = tutorial(chatml_);
+  const std::string chat =
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}])";
+  const std::string conversations =
+      R"([{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}])";
+  const std::string turn = R"({"role": "assistant", "content": "d"})";
+  const auto learned = [&](const std::string& line) {
+    const auto set = SftSet::load(options("{" + line + "}"), tokenizer);
+    std::vector<text::TokenId> prompt, answer;
+    for (size_t i = 0; i < set[0].ids.size(); ++i)
+      (set[0].loss_mask[i] == 1 ? answer : prompt).push_back(set[0].ids[i]);
+    return std::pair(tokenizer.decode(prompt), tokenizer.decode(answer));
+  };
+  const std::pair<std::string, std::string> wanted(
+      "<user>a<|eos|><assistant>b<|eos|><user>c<|eos|><assistant>", "d<|eos|>");
+  for (const std::string& prompt :
+       {"\"prompt\": " + chat, "\"messages\": " + chat, "\"conversations\": " + conversations}) {
+    for (const std::string& answer :
+         {"\"completion\": [" + turn + "]", "\"completion\": " + turn,
+          std::string("\"completion\": \"d\""), std::string("\"response\": \"d\""),
+          "\"response\": " + turn, std::string(R"("response": {"from": "gpt", "value": "d"})"),
+          std::string(R"("response": "d", "completion": "e")")})
+      EXPECT_EQ(learned(prompt + ", " + answer), wanted) << prompt << answer;
+  }
+  EXPECT_EQ(learned(R"("prompt": "1+1=", "completion": "2")").second, "2<|eos|>");
+  EXPECT_EQ(learned(R"("messages": [{"role": "user", "content": "a"}, )" + turn +
+                    R"(], "response": "other")")
+                .second,
+            "d<|eos|>")
+      << "a chat that is complete";
+}
+
+TEST_F(Forms, OneTurnStandsForAList) {
+  const auto tokenizer = tutorial(chatml_);
+  const std::string wanted = "<user>1+1=<|eos|><assistant>";
+  EXPECT_EQ(prompt_of(R"({"prompt": {"role": "user", "content": "1+1="}})", tokenizer), wanted);
+  EXPECT_EQ(prompt_of(R"({"messages": {"from": "human", "value": "1+1="}})", tokenizer), wanted);
+  // As LLaMA-Factory's preference sets have it.
+  const auto set = PreferenceSet::load(
+      options(
+          R"({"conversations": [{"from": "human", "value": "1+1="}], "chosen": {"from": "gpt", "value": "2"}, "rejected": {"from": "gpt", "value": "3"}})"),
+      tokenizer);
+  EXPECT_EQ(tokenizer.decode(set[0].chosen), wanted + "2<|eos|>");
+  EXPECT_EQ(tokenizer.decode(set[0].rejected), wanted + "3<|eos|>");
+  EXPECT_NE(prompt_of(R"({"prompt": {"text": "1+1="}})", tokenizer).find("expected a text"),
+            std::string::npos);
+  EXPECT_NE(prompt_of(R"({"messages": {"role": ["user"], "content": ["a"]}})", tokenizer)
+                .find("messages.role is array, expected a text"),
+            std::string::npos)
+      << "columns of turns";
+}
+
+TEST_F(Forms, ANullContentNeedsACall) {
+  const auto tokenizer = tutorial(chatml_);
+  for (const char* calls : {"[]", "null"}) {
+    EXPECT_NE(prompt_of(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": )" +
+                            std::string(calls) + R"(}, {"role": "user", "content": "a"}]})",
+                        tokenizer)
+                  .find("which only a turn with `tool_calls` may have"),
+              std::string::npos);
+  }
+}
+
 TEST_F(Forms, ColumnsForTheTemplateAreChecked) {
   const auto tokenizer = tutorial(chatml_);
   const auto with = [&](const std::string& column) {
@@ -225,6 +290,23 @@ TEST_F(Forms, PreferenceSetsAsPublished) {
               static_cast<int32_t>(tokenizer.encode("<user>a<|eos|><assistant>").size()));
   EXPECT_EQ(text(set[4].rejected),
             "<user>a<|eos|><assistant>b<|eos|><user>y<|eos|><assistant>z<|eos|>");
+}
+
+// Without their leading line ends, as after a strip().
+TEST_F(Forms, DialoguesMayBeginAtOnce) {
+  const std::string line =
+      R"({"chosen": "Human: a\n\nAssistant: b", "rejected": "Human: a\n\nAssistant: c"})";
+  const auto tokenizer = tutorial(chatml_);
+  const auto set = PreferenceSet::load(options(line), tokenizer);
+  EXPECT_EQ(tokenizer.decode(set[0].chosen), "<user>a<|eos|><assistant>b<|eos|>");
+  EXPECT_EQ(tokenizer.decode(set[0].rejected), "<user>a<|eos|><assistant>c<|eos|>");
+  const test::TemporaryFolder bare;
+  bare.write("tokenizer.json", test::read_text(test::source_folder() / "inputs/tutorial/tokenizer" /
+                                               "tokenizer.json"));
+  bare.write("tokenizer_config.json", R"({"bos_token": "<|bos|>", "eos_token": "<|eos|>"})");
+  const auto without = text::Tokenizer::load(bare.path());
+  EXPECT_EQ(without.decode(PreferenceSet::load(options(line), without)[0].chosen),
+            "<|bos|>Human: a\n\nAssistant: b<|eos|>");
 }
 
 // Without a chat template the texts of HH stay as they are, as in the DPO paper's code.
