@@ -126,11 +126,13 @@ std::string packed(std::string_view first, const fs::path& file, Expected expect
   return {};
 }
 
-std::string page(std::string_view first) {
+std::string page(std::string_view first, Expected expected) {
   const std::string_view content = without_blanks(first);
   const bool html =
       begins(content, "<!doctype html") || begins(content, "<html") || content.starts_with("<!--");
-  if (html || begins(content, "<?xml"))
+  const bool element = expected != Expected::text && content.size() > 1 && content[0] == '<' &&
+                       std::isalpha(static_cast<unsigned char>(content[1])) != 0;
+  if (html || element || begins(content, "<?xml"))
     return text("is an ", html ? "HTML" : "XML",
                 " page, as a server sends it with an error or a log-in: download the file again, "
                 "and look at what was sent");
@@ -225,7 +227,7 @@ std::string foreign_file(std::string_view first, const fs::path& file, Expected 
   first = first.substr(0, foreign_file_bytes);
   std::string found = pointer(first, file);
   if (found.empty()) found = packed(first, file, expected);
-  if (found.empty()) found = page(first);
+  if (found.empty()) found = page(first, expected);
   if (found.empty() && expected == Expected::json_lines) found = table(first, file);
   if (found.empty() && expected != Expected::weights) found = encoding(first, file);
   if (found.empty() && expected == Expected::json_lines) found = document(first, file);

@@ -49,6 +49,7 @@ TEST(ForeignFile, NamesWhatItIsWithTheCommandThatHelps) {
       {"outs:\n- md5: 12\n  path: p.jsonl\n", "a pointer of DVC", "dvc pull p.jsonl"},
       {"\n <!DOCTYPE html>\n<html>", "an HTML page", "download the file again"},
       {"<HTML><head>", "an HTML page", "download the file again"},
+      {"<Error><Code>AccessDenied</Code>", "an XML page", "download the file again"},
       {"<?xml version=\"1.0\"?><Error>", "an XML page", "download the file again"},
       {"\xff\xfe{\0\"\0"s, "UTF-16", "iconv -f UTF-16 -t UTF-8 d/p.jsonl"},
       {"[\n  {\n", "one JSON array", "json.load(sys.stdin)]' < d/p.jsonl > NEW.jsonl"},
@@ -80,7 +81,8 @@ TEST(ForeignFile, JsonFilesMayHaveAnyForm) {
 }
 
 TEST(ForeignFile, TextsAreAnythingButThat) {
-  for (const char* good : {"{% for m in messages %}", "[a, b]", "a, b\n", "{'a': 1}"})
+  for (const char* good :
+       {"{% for m in messages %}", "[a, b]", "a, b\n", "{'a': 1}", "<s>{{ messages }}"})
     EXPECT_EQ(foreign_file(good, "chat_template.jinja", Expected::text), "") << good;
   EXPECT_THAT(foreign_file("version https://git-lfs.github.com/spec/v1\n", "m/chat_template.jinja",
                            Expected::text),
