@@ -9,6 +9,7 @@
 # error is asked again (--tries, after 1, 2, 4 ... seconds); then the plugin ends, and reward.retries and reward.outage count.
 # Other columns of the data go along as "extra"; {"extra_logs": {name: [...]}} of the answer become metrics.
 import argparse
+import http.client
 import json
 import select
 import sys
@@ -56,7 +57,7 @@ def ask(options, requests):
         try:
             with urllib.request.urlopen(post, timeout=options.timeout) as answer:
                 return json.load(answer)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             print(f"http_reward.py: {options.url}: {error} (try {attempt + 1} of {options.tries})", file=sys.stderr, flush=True)
             if attempt + 1 < options.tries:
                 time.sleep(2**attempt)

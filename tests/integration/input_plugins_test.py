@@ -39,6 +39,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     questions = []
     failures = 0  # answers with an error that come first
+    cuts = 0  # answers that end too early, which come first
     broken = None  # an answer instead of a right one
 
     def do_POST(self):
@@ -52,8 +53,10 @@ class Server(http.server.BaseHTTPRequestHandler):
         rewards = [float(len(query) - len(prompt)) for query, prompt in zip(question["query"], question["prompts"])]
         answer = kind.broken or {"rewards": rewards, "extra_logs": {"labels": [float(len(label)) for label in question["labels"]]}}
         body = json.dumps(answer).encode()
+        missing = 1 if kind.cuts > 0 else 0
+        kind.cuts -= missing
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body) + missing))
         self.end_headers()
         self.wfile.write(body)
 
@@ -63,7 +66,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 class HttpReward(unittest.TestCase):
     def setUp(self):
-        Server.questions, Server.failures, Server.broken = [], 0, None
+        Server.questions, Server.failures, Server.cuts, Server.broken = [], 0, 0, None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.command = [sys.executable, str(PLUGINS / "http_reward.py"), f"http://127.0.0.1:{self.server.server_port}/get_reward"]
@@ -95,6 +98,12 @@ class HttpReward(unittest.TestCase):
         done, answers = talk(self.command, [request(1, "abc", "")])
         self.assertEqual((done.returncode, answers["1"]["reward"]), (0, 3.0), done.stderr)
         self.assertIn("try 1 of 5", done.stderr)
+
+    def test_an_answer_that_was_cut_is_asked_for_again(self):
+        Server.cuts = 1
+        done, answers = talk(self.command, [request(1, "abc", "")])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(answers["1"]["reward"], 3.0)
 
     def test_a_server_that_stays_away_ends_the_plugin(self):
         Server.failures = 9
