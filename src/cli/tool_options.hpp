@@ -24,6 +24,15 @@ inline void add_options(CLI::App& app, tools::ImportCommand& c) {
                  "A script with the command line, a YAML or JSON file, or a Python file with a "
                  "...Config(...)");
   app.add_option("--output", c.output, "Deck to write (default: the screen)");
+  app.add_option_function<std::string>(
+         "--for",
+         [&c](const std::string& word) {
+           const auto& words = config::Words<config::Trainer>::list;
+           c.trainer = static_cast<config::Trainer>(
+               std::find(std::begin(words), std::end(words), word) - std::begin(words));
+         },
+         "Subcommand of the deck: ppo, sft, rm or dpo (default: what the file trains)")
+      ->check(CLI::IsMember({"ppo", "sft", "rm", "dpo"}));
   app.add_flag("--names", c.names, "Print the table of names instead");
   add_force(app, c.force, "a deck");
 }

@@ -1,6 +1,7 @@
 #include "trireme/config/foreign_names.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "config/foreign_tables.hpp"
 #include "trireme/base/text.hpp"
@@ -37,9 +38,14 @@ std::span<const ForeignName> foreign_names(Origin origin) {
 
 const ForeignName* foreign_name(Origin origin, std::string_view name) {
   const auto table = foreign_names(origin);
-  const auto found = std::ranges::find_if(
+  const auto exact = std::ranges::find_if(
       table, [&](const ForeignName& entry) { return same_name(origin, entry.name, name); });
-  return found == table.end() ? nullptr : &*found;
+  if (exact != table.end()) return &*exact;
+  const auto group = std::ranges::find_if(table, [&](const ForeignName& entry) {
+    return entry.name.ends_with(".*") &&
+           name.starts_with(entry.name.substr(0, entry.name.size() - 1));
+  });
+  return group == table.end() ? nullptr : &*group;
 }
 
 std::string_view word_here(Origin origin, std::string_view key, std::string_view word) {
@@ -54,7 +60,9 @@ std::string foreign_table_markdown(Origin origin) {
   std::string out = base::text("| ", name_of(origin), " | here | |\n| --- | --- | --- |\n");
   for (const ForeignName& entry : foreign_names(origin)) {
     std::string here = entry.key.empty() ? "" : base::text("`", entry.key, "`");
-    if (!entry.value.empty()) here = base::text("`", entry.key, " = ", entry.value, "`");
+    if (!entry.value.empty() && !entry.key.empty())
+      here = base::text("`", entry.key, " = ", entry.value, "`");
+    if (!entry.others.empty()) here += base::text("; sft, rm, dpo: `", entry.others, "`");
     out += base::text("| `", entry.name, "` | ", here, " | ", entry.note, " |\n");
   }
   out += "\n| key | their word | here |\n| --- | --- | --- |\n";
@@ -65,16 +73,60 @@ std::string foreign_table_markdown(Origin origin) {
   return out;
 }
 
+namespace {
+
+std::string hint_of(Origin origin, const ForeignName& entry, std::string_view key) {
+  const std::string owner = base::text("(a name of ", name_of(origin), ")");
+  const bool needless = entry.note.starts_with(foreign_nothing);
+  const std::string_view note = entry.note.substr(needless ? foreign_nothing.size() : 0);
+  if (key.empty())
+    return base::text(owner, needless ? ": not needed here: " : " has no key here: ", note);
+  return base::text(owner, ": here it is ", key, entry.value.empty() ? "" : " = ", entry.value,
+                    note.empty() ? "" : base::text(" (", note, ")"));
+}
+
+// Words that many settings end with.
+constexpr std::array<std::string_view, 10> common_ends{
+    "model", "path", "name", "enable", "type", "dir", "len", "size", "mode", "shuffle"};
+
+size_t common_beginning(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+}  // namespace
+
 std::string foreign_hint(std::string_view name) {
   for (const Origin origin : origins) {
-    const ForeignName* entry = foreign_name(origin, name);
-    if (entry == nullptr) continue;
-    const std::string owner = base::text("(a name of ", name_of(origin), "): here it is ");
-    if (entry->key.empty()) return base::text(owner, entry->note);
-    return base::text(owner, entry->key, entry->value.empty() ? "" : " = ", entry->value,
-                      entry->note.empty() ? "" : base::text(" (", entry->note, ")"));
+    if (const ForeignName* entry = foreign_name(origin, name))
+      return hint_of(origin, *entry, entry->key);
   }
   return "";
+}
+
+std::string foreign_end_hint(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  const std::string_view end = name.substr(dot == std::string_view::npos ? 0 : dot + 1);
+  if (dot == std::string_view::npos || std::ranges::count(common_ends, end) > 0) return "";
+  const ForeignName* best = nullptr;
+  Origin of = Origin::openrlhf;
+  size_t most = 0;
+  bool several = false;
+  for (const Origin origin : origins) {
+    for (const ForeignName& entry : foreign_names(origin)) {
+      const bool whole = entry.name == end || entry.name.ends_with(base::text(".", name));
+      if (!whole && (entry.key.empty() || !entry.name.ends_with(base::text(".", end)))) continue;
+      const size_t shared = common_beginning(entry.key, name);
+      if (best != nullptr && shared < most) continue;
+      several = best != nullptr && shared == most && entry.key != best->key && (several || !whole);
+      if (best != nullptr && shared == most) continue;
+      best = &entry, of = origin, most = shared;
+    }
+  }
+  if (best == nullptr || several) return "";
+  std::string key(best->key);
+  if (name.starts_with("critic.") && key.starts_with("actor."))
+    key.replace(0, std::string_view("actor").size(), "critic");
+  return hint_of(of, *best, key);
 }
 
 std::string foreign_word_hint(std::string_view key, std::string_view word) {

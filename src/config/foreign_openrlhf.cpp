@@ -4,24 +4,37 @@
 namespace trireme::config {
 namespace {
 
-using notes::adam;
+using notes::all_on_all;
+using notes::any_ranks;
 using notes::as_ranks;
 using notes::by_itself;
 using notes::by_tokens;
 using notes::episodes;
 using notes::every_line;
+using notes::every_token;
 using notes::in_max_len;
 using notes::local_file;
 using notes::local_model;
+using notes::margins;
 using notes::no_context;
 using notes::no_experts;
+using notes::no_tensor_parallel;
+using notes::no_vision;
 using notes::one_reward_model;
 using notes::own_attention;
 using notes::own_engine;
+using notes::own_kernels;
+using notes::own_loader;
+using notes::own_tokenizer;
 using notes::packed;
 using notes::plugin;
+using notes::report_sinks;
 using notes::stage_3;
+using notes::whole_files;
 
+constexpr std::string_view no_muon = "a choice of optimizer is not built (AdamW only)";
+constexpr std::string_view own_template =
+    "the model's chat template, or texts that are rendered beforehand";
 constexpr std::string_view critic_adapter = "OpenRLHF's critic has one, too: critic.lora";
 
 constexpr ForeignName of_openrlhf[] = {
@@ -36,21 +49,24 @@ constexpr ForeignName of_openrlhf[] = {
     {"actor.gradient_checkpointing_enable", "train.recompute", "-1", "-1: all blocks, 0: none"},
     {"actor.num_nodes", "ranks.trainer", "", as_ranks},
     {"actor.num_gpus_per_node", "ranks.trainer", "", as_ranks},
-    {"critic.num_nodes", "ranks.trainer", "", "the critic lives with the actor"},
-    {"critic.num_gpus_per_node", "ranks.trainer", "", "the critic lives with the actor"},
+    {"critic.num_nodes", "ranks.trainer", "", "nothing: the critic lives with the actor"},
+    {"critic.num_gpus_per_node", "ranks.trainer", "", "nothing: the critic lives with the actor"},
     {"ref.num_nodes", "ranks.reward", "", as_ranks},
+    {"ref.num_gpus_per_node", "ranks.reward", "", as_ranks},
+    {"ref.offload", "", "", by_itself},
+    {"reward.num_gpus_per_node", "ranks.reward", "", as_ranks},
+    {"reward.offload", "", "", by_itself},
     {"reward.num_nodes", "ranks.reward", "", as_ranks},
-    {"train.colocate_all", "", "", "nothing: with empty [ranks] all roles are on all ranks"},
+    {"train.colocate_all", "", "", all_on_all},
     {"train.seed", "run.seed"},
-    {"train.micro_batch_size", "train.micro_batch_tokens", "", "sequences are packed by tokens"},
+    {"train.micro_batch_size", "", "", by_tokens},
     {"train.max_tokens_per_gpu", "train.micro_batch_tokens"},
     {"train.dynamic_batch_enable", "", "", by_tokens},
     {"train.async_enable", "train.async_depth", "1"},
     {"train.async_queue_size", "train.async_depth"},
     {"train.full_determinism_enable", "train.deterministic"},
     {"train.dtype", "model.dtype"},
-    {"rollout.micro_batch_size", "rollout.micro_batch_tokens", "",
-     "sequences are packed by tokens"},
+    {"rollout.micro_batch_size", "", "", by_tokens},
     {"rollout.max_tokens_per_gpu", "rollout.micro_batch_tokens"},
     {"data.input_key", "data.prompt_key"},
     {"data.output_key", "data.response_key"},
@@ -70,7 +86,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"ds.adam_offload", "train.optimizer_offload"},
     {"ds.packing_samples", "", "", packed},
     {"ds.value_head_prefix", "", "", "value_head_prefix in the model's config.json"},
-    {"vllm.num_engines", "ranks.generator", "", "and generate.tensor_parallel"},
+    {"vllm.num_engines", "ranks.generator", "", "nothing: and generate.tensor_parallel"},
     {"vllm.tensor_parallel_size", "generate.tensor_parallel"},
     {"vllm.gpu_memory_utilization", "generate.kv_memory"},
     {"vllm.enable_prefix_caching", "generate.prefix_sharing"},
@@ -78,7 +94,94 @@ constexpr ForeignName of_openrlhf[] = {
     {"vllm.sync_backend", "", "", "nothing: [weightsync] has the choices"},
     {"kto.beta", "algo.dpo.beta", "", "with algo.dpo.loss = \"kto\" (trireme dpo)"},
     {"logger.logging_steps", "", "", every_line},
+    {"actor.lr_warmup_ratio", "actor.warmup_ratio"},
+    {"critic.lr_warmup_ratio", "critic.warmup_ratio"},
+    {"actor.gradient_checkpointing_reentrant", "", "", "nothing: train.recompute counts blocks"},
+    {"actor.aux_loss_coef", "", "", no_experts},
+    {"actor.freeze_visual_encoder", "", "", no_vision},
+    {"actor.optim", "", "adam", no_muon},
+    {"critic.optim", "", "adam", no_muon},
+    {"train.colocate_actor_ref", "", "", all_on_all},
+    {"train.colocate_critic_reward", "", "", all_on_all},
+    {"train.agent_func_path", "", "", episodes},
+    {"rollout.vllm_generate_batch_size", "", "",
+     "rollout.over_sampling, or train.async_depth: prompts beyond those of an iteration"},
+    {"data.input_template", "", "", own_template},
+    {"data.tokenizer_chat_template", "", "", own_template},
+    {"data.prompt_split", "", "train", whole_files},
+    {"data.dataset_split", "", "train", whole_files},
+    {"data.multiturn", "", "", "nothing: of messages all the assistant's turns are learned"},
+    {"data.image_key", "", "", no_vision},
+    {"data.max_images_per_prompt", "", "", no_vision},
+    {"data.disable_fast_tokenizer", "", "", own_tokenizer},
+    {"data.dataloader_num_workers", "", "", own_loader},
+    {"eval.split", "", "train", whole_files},
+    {"ckpt.disable_ds", "ckpt.interval", "0"},
+    {"ckpt.max_mem", "", "", "nothing: ckpt.keep counts them"},
+    {"ds.use_universal_ckpt", "", "", any_ranks},
+    {"ds.deepcompile", "", "", own_kernels},
+    {"ds.attn_implementation", "", "", own_attention},
+    {"ds.experts_implementation", "", "", no_experts},
+    {"ds.use_liger_kernel", "", "", "nothing: the head never holds all logits"},
+    {"ds.overlap_comm", "", "", "nothing: gathers and sums always overlap with computing"},
+    {"ds.enable_sleep", "", "", by_itself},
+    {"ds.tensor_parallel_size", "", "1", no_tensor_parallel},
+    {"ds.load_in_4bit", "", "", "quantised training is not built"},
+    {"ds.ring_attn_size", "", "1", no_context},
+    {"ds.ring_attn_head_stride", "", "", "nothing: it belongs to ds.ring_attn_size"},
+    {"vllm.sync_with_ray", "", "", own_engine},
+    {"vllm.enforce_eager", "generate.graphs", "false"},
+    {"logger.wandb.key", "", "", report_sinks},
+    {"logger.wandb.org", "", "", report_sinks},
+    {"logger.wandb.group", "", "", report_sinks},
+    {"logger.wandb.project", "", "", report_sinks},
+    {"logger.wandb.run_name", "run.name"},
+    {"logger.tensorboard_dir", "", "", report_sinks},
+    // 0.11, of sft, rm and dpo
+    {"model.model_name_or_path", "model.path", "", local_model},
+    {"model.gradient_checkpointing_enable", "train.recompute", "-1"},
+    {"model.gradient_checkpointing_reentrant", "", "", "nothing: train.recompute counts blocks"},
+    {"model.beta", "algo.dpo.beta"},
+    {"model.ipo_enable", "algo.dpo.ipo"},
+    {"model.label_smoothing", "algo.dpo.label_smoothing"},
+    {"model.nll_loss_coef", "algo.dpo.nll_loss_coef"},
+    {"model.loss_type", "algo.rm.loss"},
+    {"model.margin_loss_enable", "", "", margins},
+    {"model.compute_fp32_loss_enable", "", "", "nothing: losses are computed in fp32"},
+    {"model.pretrain_mode_enable", "", "", every_token},
+    {"model.aux_loss_coef", "", "", no_experts},
+    {"adam.lr", "actor.adam.lr"},
+    {"adam.betas", "actor.adam.betas"},
+    {"adam.eps", "actor.adam.eps"},
+    {"adam.weight_decay", "actor.adam.weight_decay"},
+    {"min_lr_ratio", "actor.min_lr_ratio"},
+    {"optim", "", "adam", no_muon},
     // 0.8, with underscores
+    {"use_kl_estimator_k3", "algo.kl.estimator", "\"k3\""},
+    {"save_value_network", "critic.save_value_network"},
+    {"value_head_prefix", "", "", "value_head_prefix in the model's config.json"},
+    {"ref_reward_offload", "", "", by_itself},
+    {"ref_offload", "", "", by_itself},
+    {"actor_init_on_gpu", "", "", "nothing: weights are read where they are needed"},
+    {"gradient_checkpointing_use_reentrant", "", "", "nothing: train.recompute counts blocks"},
+    {"disable_fast_tokenizer", "", "", own_tokenizer},
+    {"tokenizer_chat_template", "", "", own_template},
+    {"prompt_key", "data.prompt_key"},
+    {"prompt_split", "", "train", whole_files},
+    {"dataset_split", "", "train", whole_files},
+    {"train_split", "", "train", whole_files},
+    {"eval_split", "", "train", whole_files},
+    {"pretrain_split", "", "train", whole_files},
+    {"dataset_probs", "data.dataset_probs"},
+    {"pretrain_data_probs", "data.pretrain_probs"},
+    {"multiturn", "", "", "nothing: of messages all the assistant's turns are learned"},
+    {"pretrain_mode", "", "", every_token},
+    {"loss", "algo.rm.loss"},
+    {"margin_loss", "", "", margins},
+    {"compute_fp32_loss", "", "", "nothing: losses are computed in fp32"},
+    {"deepcompile", "", "", own_kernels},
+    {"perf", "", "", "nothing: trace.json and the table at the end have the times"},
+    {"use_ms", "", "", "nothing is downloaded: folders and files are local"},
     {"ref_num_nodes", "", "", as_ranks},
     {"ref_num_gpus_per_node", "", "", as_ranks},
     {"reward_num_nodes", "", "", as_ranks},
@@ -89,7 +192,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"actor_num_gpus_per_node", "", "", as_ranks},
     {"vllm_num_engines", "", "", "nothing: ranks.generator and generate.tensor_parallel say it"},
     {"vllm_tensor_parallel_size", "generate.tensor_parallel"},
-    {"colocate_all_models", "", "", "nothing: with empty [ranks] all roles are on all ranks"},
+    {"colocate_all_models", "", "", all_on_all},
     {"vllm_gpu_memory_utilization", "generate.kv_memory"},
     {"pretrain", "model.path", "", local_model},
     {"reward_pretrain", "reward.source.path", "", one_reward_model},
@@ -128,7 +231,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"chosen_key", "data.chosen_key"},
     {"rejected_key", "data.rejected_key"},
     {"label_key", "data.label_key"},
-    {"input_template", "", "", "the model's chat template, or texts that are rendered beforehand"},
+    {"input_template", "", "", own_template},
     {"apply_chat_template", "data.apply_chat_template"},
     {"normalize_reward", "reward.normalize_enable"},
     {"reward_clip_range", "reward.clip_range"},
@@ -150,12 +253,12 @@ constexpr ForeignName of_openrlhf[] = {
     {"policy_loss_type", "actor.policy_loss_type"},
     {"lambd", "algo.advantage.lambd"},
     {"gamma", "algo.advantage.gamma"},
-    {"use_wandb", "", "", every_line},
-    {"wandb_org", "", "", every_line},
-    {"wandb_group", "", "", every_line},
-    {"wandb_project", "", "", every_line},
+    {"use_wandb", "", "", report_sinks},
+    {"wandb_org", "", "", report_sinks},
+    {"wandb_group", "", "", report_sinks},
+    {"wandb_project", "", "", report_sinks},
     {"wandb_run_name", "run.name"},
-    {"use_tensorboard", "", "", every_line},
+    {"use_tensorboard", "", "", report_sinks},
     {"logging_steps", "", "", every_line},
     {"eval_steps", "eval.steps"},
     {"eval_temperature", "eval.temperature"},
@@ -170,8 +273,8 @@ constexpr ForeignName of_openrlhf[] = {
     {"kl_estimator", "algo.kl.estimator"},
     {"temperature", "rollout.temperature"},
     {"top_p", "rollout.top_p"},
-    {"ring_attn_size", "", "", no_context},
-    {"ring_head_stride", "", "", no_context},
+    {"ring_attn_size", "", "1", no_context},
+    {"ring_head_stride", "", "", "nothing: it belongs to ring_attn_size"},
     {"dynamic_filtering", "algo.dynamic_filtering_enable"},
     {"dynamic_filtering_reward_range", "algo.dynamic_filtering_range"},
     {"load_checkpoint", "ckpt.resume", "\"auto\""},
@@ -184,9 +287,7 @@ constexpr ForeignName of_openrlhf[] = {
     {"async_train", "train.async_depth", "1"},
     {"async_queue_size", "train.async_depth"},
     {"partial_rollout", "train.partial_rollout_enable"},
-    {"ds_tensor_parallel_size", "", "",
-     "tensor parallelism in training is not built (generate.tensor_parallel is that of "
-     "generation)"},
+    {"ds_tensor_parallel_size", "", "1", no_tensor_parallel},
     {"l2", "actor.adam.weight_decay"},
     {"aux_loss_coef", "", "", no_experts},
     {"seed", "run.seed"},
@@ -216,11 +317,11 @@ constexpr ForeignName of_openrlhf[] = {
     {"enable_ema", "train.enable_ema"},
     {"ema_beta", "train.ema_beta"},
     {"local_rank", "", "", as_ranks},
-    {"use_ds_universal_ckpt", "", "", "nothing: any number of ranks reads any checkpoint"},
+    {"use_ds_universal_ckpt", "", "", any_ranks},
     {"disable_ds_ckpt", "ckpt.interval", "0"},
     {"load_in_4bit", "", "", "quantised training is not built"},
-    {"colocate_actor_ref", "", "", "nothing: with empty [ranks] all roles are on all ranks"},
-    {"colocate_critic_reward", "", "", "nothing: with empty [ranks] all roles are on all ranks"},
+    {"colocate_actor_ref", "", "", all_on_all},
+    {"colocate_critic_reward", "", "", all_on_all},
 };
 
 }  // namespace

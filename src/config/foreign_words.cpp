@@ -38,6 +38,24 @@ constexpr ForeignWord words_of_others[] = {
     {Origin::openrlhf, "model.dtype", "bfloat16", "bf16"},
     {Origin::openrlhf, "model.dtype", "float32", "fp32"},
     {Origin::verl, "ckpt.resume", "disable", "never"},
+    {Origin::verl, "critic.lr_scheduler", "cosine", "cosine_with_min_lr"},
+    {Origin::verl, "critic.lr_scheduler", "constant", "constant_with_warmup"},
+    {Origin::trl, "ckpt.resume", "true", "auto"},
+    {Origin::trl, "ckpt.resume", "false", "never"},
+    {Origin::trl, "algo.dpo.loss", "ipo", "ipo_norm"},
+    {Origin::trl, "algo.dpo.loss", "aot_pair", "aot"},
+    {Origin::trl, "actor.loss_agg_mode", "cispo", "token-mean"},
+    {Origin::trl, "actor.loss_agg_mode", "sapo", "seq-mean-token-mean"},
+    // Their -1 and 1 for what is off.
+    {Origin::openrlhf, "ckpt.save_hf", "true", "checkpoint"},
+    {Origin::openrlhf, "ckpt.interval", "-1", "0"},
+    {Origin::verl, "ckpt.interval", "-1", "0"},
+    {Origin::openrlhf, "train.shard_group", "1", "0"},
+    {Origin::verl, "train.shard_group", "-1", "0"},
+    {Origin::trl, "run.iterations", "-1", "0"},
+    {Origin::trl, "rollout.top_k", "-1", "0"},
+    {Origin::verl, "rollout.top_k", "-1", "0"},
+    {Origin::verl, "data.max_samples", "-1", "100000000"},
 };
 
 }  // namespace

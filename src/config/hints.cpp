@@ -74,6 +74,7 @@ std::string hint_for(std::string_view key) {
       return "asks for episodes of several turns: here a program of yours in [environment] answers "
              "them (docs/user/environments.md)";
   }
+  if (std::string hint = foreign_end_hint(key); !hint.empty()) return hint;
   for (const auto& entry : not_built) {
     if (contains_word(key, entry.word))
       return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");

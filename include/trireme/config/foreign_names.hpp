@@ -21,13 +21,24 @@ struct Words<Origin> {
 // "OpenRLHF", "TRL", "verl"
 std::string_view name_of(Origin origin);
 
+// The subcommand that a deck is for.
+enum class Trainer : uint8_t { ppo, sft, rm, dpo };
+template <>
+struct Words<Trainer> {
+  static constexpr std::string_view list[] = {"ppo", "sft", "rm", "dpo"};
+};
+
+// Notes of settings that need no counterpart begin so; a key beside one is for messages alone.
+inline constexpr std::string_view foreign_nothing = "nothing: ";
+
 struct ForeignName {
-  std::string_view name;  // as the other system has it, without --
+  std::string_view name;  // as the other system has it, without --; "a.*": all names below a
   std::string_view key;   // "": there is none
   // Of the key, in TOML, where the other one is on or given ("": its own value). "$" stands for its
-  // own value.
+  // own value. Without a key: the value that asks for nothing, beside 0 and false.
   std::string_view value = {};
-  std::string_view note = {};  // instead of a key, or beside it
+  std::string_view note = {};    // instead of a key, or beside it
+  std::string_view others = {};  // the key of sft, rm and dpo where it is another one
 };
 std::span<const ForeignName> foreign_names(Origin origin);
 // The name or null; of TRL and OpenRLHF dashes count as underscores.
@@ -50,6 +61,8 @@ std::string_view word_here(Origin origin, std::string_view key, std::string_view
 // "(a name of verl): here it is rollout.temperature", for a key that is none; "" where nobody has
 // it.
 std::string foreign_hint(std::string_view name);
+// The same for the last part of a name in a section where it is not a key: "train.num_generations".
+std::string foreign_end_hint(std::string_view name);
 // "(a word of TRL and verl): here it is group_norm"; "" where nobody has it.
 std::string foreign_word_hint(std::string_view key, std::string_view word);
 

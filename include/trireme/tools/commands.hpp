@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,8 +104,9 @@ ExitCode run_init(const InitCommand& command);
 struct ImportCommand {
   config::Origin origin = config::Origin::openrlhf;
   std::filesystem::path input;
-  std::filesystem::path output;  // empty: the screen
-  bool names = false;            // print the table of names instead
+  std::filesystem::path output;            // empty: the screen
+  std::optional<config::Trainer> trainer;  // none: what the file says
+  bool names = false;                      // print the table of names instead
   bool force = false;
 };
 ExitCode run_import(const ImportCommand& command);

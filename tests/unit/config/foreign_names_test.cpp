@@ -18,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr Origin origins[] = {Origin::openrlhf, Origin::trl, Origin::verl};
 
@@ -33,6 +34,7 @@ TEST(ForeignNames, LeadToKeysOrSayWhyThereIsNone) {
     for (const ForeignName& entry : foreign_names(origin)) {
       EXPECT_TRUE(seen.insert(entry.name).second) << entry.name << " stands twice";
       EXPECT_TRUE(entry.key.empty() ? !entry.note.empty() : is_key(entry.key)) << entry.name;
+      EXPECT_TRUE(entry.others.empty() || is_key(entry.others)) << entry.name;
       EXPECT_FALSE(origin == Origin::openrlhf && is_key(entry.name)) << entry.name;
       if (entry.key.empty() || entry.value.empty() || entry.value.find('$') != std::string::npos)
         continue;
@@ -60,6 +62,33 @@ TEST(ForeignNames, AreAnsweredInADeck) {
       error_of(ExitCode::configuration,
                [] { parse_deck("", "deck", std::vector<std::string>{"max_completion_length=3"}); }),
       AllOf(HasSubstr("a name of TRL"), HasSubstr("rollout.max_new_tokens")));
+}
+
+TEST(ForeignNames, AreKnownByTheirEndInSectionsOfOurs) {
+  const auto said = [](const char* key) {
+    return error_of(ExitCode::configuration, [&] {
+      parse_deck("", "deck", std::vector<std::string>{std::string(key) + "=1"});
+    });
+  };
+  for (const auto& [given, ours] :
+       {std::pair{"rollout.num_generations", "here it is rollout.n_samples_per_prompt"},
+        std::pair{"actor.optim.lr", "here it is actor.adam.lr"},
+        std::pair{"critic.learning_rate", "here it is critic.adam.lr"},
+        std::pair{"actor.clip_ratio", "here it is actor.eps_clip"},
+        std::pair{"actor.clip_ratio_high", "actor.eps_clip_low_high takes both"},
+        std::pair{"algo.kl.beta", "here it is algo.kl.init_coef"},
+        std::pair{"lora.rank", "here it is actor.lora.rank"},
+        std::pair{"train.zero_stage", "not needed here: always ZeRO stage 3"},
+        std::pair{"generate.gpu_memory_utilization", "here it is generate.kv_memory"}})
+    EXPECT_THAT(said(given), HasSubstr(ours)) << given;
+  EXPECT_THAT(said("reward.model"), Not(HasSubstr("here it is")));
+  EXPECT_THAT(said("actor.eps_clp"), HasSubstr("nearest: actor.eps_clip"));
+}
+
+TEST(ForeignNames, OfAGroupAreAnsweredByTheGroup) {
+  ASSERT_NE(foreign_name(Origin::verl, "actor_rollout_ref.actor.megatron.use_mbridge"), nullptr);
+  EXPECT_EQ(foreign_name(Origin::verl, "actor_rollout_ref.actor.policy_loss.loss_mode")->key,
+            "actor.policy_loss_type");
 }
 
 TEST(ForeignWords, AreAnsweredInADeck) {
