@@ -30,6 +30,8 @@ class Adapting {
       : base_(base), adapter_(adapter), where_(where), number_(number), out_(base) {
     if (!adapter.target_pattern.empty())
       pattern_ = expression(adapter.target_pattern, where + ": target_modules");
+    if (!adapter.excluded_pattern.empty())
+      excluded_ = expression(adapter.excluded_pattern, where + ": exclude_modules");
   }
 
   ModelSpec run() {
@@ -86,12 +88,16 @@ class Adapting {
     return module_of(base_parameter(role).file_tensor().name);
   }
 
-  // A module that is saved whole is not a target, as in peft.
+  // A module that is saved whole is not a target, and one that is named in full is in every layer,
+  // as in peft.
   bool is_target(const std::string& module, bool linear_of_block) {
     const int layer = before().layer;
     if (is_saved(module)) return false;
-    if (!adapter_.layers.empty() && std::ranges::count(adapter_.layers, layer) == 0) return false;
+    const bool named = std::ranges::count(adapter_.targets, module) > 0;
+    if (!named && !adapter_.layers.empty() && std::ranges::count(adapter_.layers, layer) == 0)
+      return false;
     if (word_for(adapter_.excluded, module) != nullptr) return false;
+    if (excluded_ && std::regex_match(module, *excluded_)) return false;
     if (pattern_) return std::regex_match(module, *pattern_);
     if (linear_of_block && std::ranges::count(adapter_.targets, all_linear) > 0) {
       used_.emplace(all_linear);
@@ -363,7 +369,7 @@ class Adapting {
   const std::string& where_;
   std::optional<unsigned> number_;
   ModelSpec out_;
-  std::optional<std::regex> pattern_;
+  std::optional<std::regex> pattern_, excluded_;
   size_t stage_ = 0;
   std::set<std::string, std::less<>> used_;
   std::map<std::pair<Role, int64_t>, Value> low_;

@@ -49,7 +49,11 @@ class ConfigReader {
       out.targets = words("target_modules");
     }
     out.bias = has("bias") ? text("bias") : "none";
-    out.excluded = words("exclude_modules");
+    if (has("exclude_modules") && json_["exclude_modules"].is_string()) {
+      out.excluded_pattern = text("exclude_modules");
+    } else {
+      out.excluded = words("exclude_modules");
+    }
     out.modules_to_save = words("modules_to_save");
     out.layers = integers("layers_to_transform");
     out.rank_pattern = pattern<int64_t>("rank_pattern", &ConfigReader::integer);
@@ -253,7 +257,8 @@ std::string adapter_config_json(const ModelSpec& spec) {
   } else {
     out["target_modules"] = all ? Json(adapted_modules(spec)) : Json(adapter.targets);
   }
-  out["exclude_modules"] = list(adapter.excluded);
+  out["exclude_modules"] =
+      adapter.excluded_pattern.empty() ? list(adapter.excluded) : Json(adapter.excluded_pattern);
   out["layers_to_transform"] = list(adapter.layers);
   out["layers_pattern"] = nullptr;
   out["rank_pattern"] = object(adapter.rank_pattern);

@@ -1,7 +1,9 @@
 #include "adapter_words.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -18,7 +20,12 @@ const std::string* word_for(const std::vector<std::string>& words, const std::st
 }
 
 std::regex expression(const std::string& text, const std::string& key) {
+  // Python has them, std::regex reads something else, which may take for ever.
+  constexpr std::array<std::string_view, 6> others{"*+", "++", "?+", "}+", "\\A", "\\Z"};
+  const bool known = std::ranges::none_of(
+      others, [&](std::string_view one) { return text.find(one) != std::string::npos; });
   try {
+    if (!known) throw std::regex_error(std::regex_constants::error_badrepeat);
     return std::regex(text);
   } catch (const std::regex_error&) {
     throw UserError(ExitCode::configuration,

@@ -30,6 +30,7 @@ THEIRS = [
     ("ranks and scales by name", True, {"r": 2, "lora_alpha": 4, "target_modules": LINEAR, "rank_pattern": {"layers.1.mlp.up_proj": 9}, "alpha_pattern": {"k_proj": 11}}),
     ("embedding and head", False, {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "embed_tokens", "lm_head"]}),
     ("saved whole", False, {"r": 4, "lora_alpha": 8, "target_modules": ["o_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
+    ("named in full, all but a pattern", False, {"r": 3, "target_modules": ["q_proj", "v_proj", "lm_head"], "layers_to_transform": [1], "exclude_modules": r".*\.v_proj"}),
     ("a regular expression", True, {"r": 3, "lora_alpha": 6, "target_modules": r".*layers\.[01]\..*(gate|q)_proj", "lora_dropout": 0.2}),
 ]
 OURS = [

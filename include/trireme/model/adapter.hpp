@@ -28,6 +28,7 @@ struct Adapter {
   std::vector<std::string> targets;
   std::string target_pattern;         // instead: a regular expression of whole names
   std::vector<std::string> excluded;  // as targets
+  std::string excluded_pattern;       // instead: as target_pattern
   std::vector<int64_t> layers;        // empty: all
   // First match decides: regular expressions of a name's end.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;

@@ -94,9 +94,21 @@ TEST(WithAdapter, takes_targets_as_peft_does) {
   auto pattern = adapter_with({});
   pattern.target_pattern = R"(.*\.0\..*_proj)";
   EXPECT_EQ(trained(adapted_model(pattern)).size(), 14u);
+  auto all_but = adapter_with({"q_proj", "v_proj"});
+  all_but.excluded_pattern = R"(.*\.0\..*|.*v_proj)";
+  EXPECT_THAT(trained(adapted_model(all_but)),
+              ElementsAre("model.layers.1.self_attn.q_proj.lora_A.weight",
+                          "model.layers.1.self_attn.q_proj.lora_B.weight"));
   auto layers = adapter_with({"all-linear"});
   layers.layers = {1};
   EXPECT_EQ(trained(adapted_model(layers)).size(), 14u);
+  auto named = adapter_with({"q_proj", "model.layers.0.mlp.up_proj"});
+  named.layers = {1};
+  EXPECT_THAT(trained(adapted_model(named)),
+              ElementsAre("model.layers.0.mlp.up_proj.lora_A.weight",
+                          "model.layers.0.mlp.up_proj.lora_B.weight",
+                          "model.layers.1.self_attn.q_proj.lora_A.weight",
+                          "model.layers.1.self_attn.q_proj.lora_B.weight"));
 }
 
 TEST(WithAdapter, has_ranks_and_scales_of_its_own_for_modules) {
@@ -156,6 +168,11 @@ TEST(WithAdapter, takes_a_fused_weight_as_one_module) {
 }
 
 TEST(WithAdapter, refuses_what_does_not_fit) {
+  for (const char* pattern : {".*+q_proj|.*v_proj", "\\A.*q_proj\\Z", ".*(?<!k)_proj"}) {
+    Adapter python = adapter_with({});
+    python.target_pattern = pattern;
+    EXPECT_THAT(refusal(python), HasSubstr("is not a regular expression that this program reads"));
+  }
   EXPECT_THAT(refusal(adapter_with({"q_proj", "wq"})), HasSubstr("no module \"wq\""));
   EXPECT_THAT(refusal(adapter_with({"q_proj"}, 25)),
               HasSubstr("rank = 25 is more than a dimension of model.layers.0.self_attn.q_proj"));
