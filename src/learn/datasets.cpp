@@ -113,7 +113,9 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
     return data::PromptSet::load(wanted, tokenizer, team);
   }();
   require_same_rows(world, base::join(files), set);
-  if (world.rank() == 0) log_counts(set.counts(), "prompts", wanted);
+  const bool held_out = !files.empty() && files == options.eval.dataset;
+  if (world.rank() == 0)
+    log_counts(set.counts(), held_out ? "prompts of evaluations" : "prompts", wanted);
   return set;
 }
 

@@ -73,7 +73,7 @@ std::vector<std::pair<std::string, std::vector<double>>> reward_metric_curves(
 }
 
 std::string text_plot(const std::vector<double>& values, const std::string& title, int width,
-                      int height) {
+                      int height, PlotSpan span) {
   std::vector<double> finite;
   for (const double value : values) {
     if (std::isfinite(value)) finite.push_back(value);
@@ -105,12 +105,12 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
     out += base::text(r % 3 == 0 || r == height - 1 ? label.data() : "         ", " |",
                       rows[static_cast<size_t>(r)], "\n");
   }
-  out += base::text(
-      "          +", std::string(static_cast<size_t>(columns), '-'), "\n           1",
-      std::string(static_cast<size_t>(std::max(
-                      1, columns - 1 - static_cast<int>(std::to_string(finite.size()).size()))),
-                  ' '),
-      finite.size(), "\n");
+  const std::string first = base::text(span.first),
+                    last =
+                        base::text(span.last > 0 ? static_cast<size_t>(span.last) : finite.size());
+  const int between = columns - static_cast<int>(first.size() + last.size());
+  out += base::text("          +", std::string(static_cast<size_t>(columns), '-'), "\n           ",
+                    first, std::string(static_cast<size_t>(std::max(1, between)), ' '), last, "\n");
   return out;
 }
 

@@ -88,9 +88,12 @@ std::string plots(const RunHistory& run) {
   std::string out;
   for (const char* name : {"reward", "loss", "eval_reward", "eval_loss"}) {
     std::vector<double> values;
-    for (const Bin& bin : run.series(name).bins()) values.push_back(bin.mean());
-    const std::string plot =
-        text_plot(values, base::text("mean ", name, " by iteration"), plot_width, plot_height);
+    const auto& bins = run.series(name).bins();
+    for (const Bin& bin : bins) values.push_back(bin.mean());
+    const PlotSpan span =
+        bins.empty() ? PlotSpan{} : PlotSpan{bins.front().first, bins.back().last};
+    const std::string plot = text_plot(values, base::text("mean ", name, " by iteration"),
+                                       plot_width, plot_height, span);
     if (!plot.empty()) out += "\n" + plot;
   }
   return out;

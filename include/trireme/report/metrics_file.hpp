@@ -11,9 +11,13 @@
 
 namespace trireme::report {
 
+// The iterations of a plot's first and last value; 0: their number.
+struct PlotSpan {
+  int64_t first = 1, last = 0;
+};
 // A plot of `values` with axes, at most `width` x `height` characters, for terminals.
 std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60,
-                      int height = 10);
+                      int height = 10, PlotSpan span = {});
 
 // The means of reward metrics in a metrics.jsonl, by name in the order of their first iteration.
 // Local. Throws as base::FileWork says.

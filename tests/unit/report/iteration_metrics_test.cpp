@@ -81,6 +81,8 @@ TEST(Metrics, PlotShowsTheCurve) {
   EXPECT_EQ(
       plot,
       "reward\n    1.000 |  *\n          | * \n    0.000 |*  \n          +---\n           1 3\n");
+  EXPECT_THAT(report::text_plot({0, 0.5, 1, 1}, "reward", 60, 3, {20, 5000}),
+              testing::EndsWith("\n          +----\n           20 5000\n"));
   EXPECT_EQ(report::text_plot({1}, "reward"), "");
   EXPECT_FALSE(report::text_plot(std::vector<double>(500, 0.25), "flat").empty());
 }
