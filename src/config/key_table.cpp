@@ -79,7 +79,8 @@ CellText fit_cell(std::string_view text) {
   size_t end = text.rfind(". ", room);
   if (end == std::string_view::npos) end = text.rfind("; ", room);
   if (end == std::string_view::npos) end = text.rfind(' ', room);
-  return {text.substr(0, end + 1), text.substr(end + 2)};
+  const size_t rest = text.find_first_not_of(' ', end + 1);
+  return {text.substr(0, end + (text[end] == ' ' ? 0 : 1)), text.substr(rest)};
 }
 
 std::string title_of(const Section& section) {

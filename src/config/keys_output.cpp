@@ -72,11 +72,11 @@ void add_checkpoint_keys(KeyList<Options>& keys) {
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.allow_changes),
-           "Keys that may have another value, and inputs (data.prompt_dataset, "
-           "data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
-           "critic.path, reference.path, reward.source.0.path) that may have other content, than "
-           "in the checkpoint that a start goes on from, although that changes "
-           "what is computed; a section is \"actor.\". Keys of conduct need no permission.")
+           "Keys that may have another value than in the checkpoint that a start continues from, "
+           "although that changes what is computed; a section is \"actor.\". Keys of conduct need "
+           "no permission. Inputs that may have other content are named likewise: "
+           "data.prompt_dataset, data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
+           "critic.path, reference.path, reward.source.0.path.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.path),
            "Folder of the checkpoints; empty: ckpt in run.dir. It may be run.dir itself.");

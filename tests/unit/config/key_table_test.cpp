@@ -72,5 +72,21 @@ TEST(KeyTable, EveryKeyIsOnOneOfTheTwoPages) {
   EXPECT_THAT(expert, HasSubstr("| `fault.at` |"));
 }
 
+// A long text is cut between two words: what is left of it is below the table, whole.
+TEST(KeyTable, LongTextsLoseNothing) {
+  const std::string pages = key_table_markdown() + expert_key_table_markdown();
+  int cut = 0;
+  for (const KeyInfo& info : key_infos()) {
+    const std::string lead = "\n- `" + info.name + "`: ";
+    const size_t begin = pages.find(lead);
+    if (begin == std::string::npos) continue;
+    const size_t text = begin + lead.size();
+    const std::string rest = pages.substr(text, pages.find('\n', text) - text);
+    ++cut;
+    EXPECT_TRUE(info.help.ends_with(" " + rest)) << info.name << ": " << rest;
+  }
+  EXPECT_GT(cut, 10);
+}
+
 }  // namespace
 }  // namespace trireme::config
