@@ -319,7 +319,7 @@ void ForeignDeck::carry(const ForeignSetting& setting) {
   const bool list = setting.is_list || is_comma_list(key);
   if (!setting.is_list && list) values = split(value);
   for (std::string& one : values) one = config::word_here(origin_, key, one);
-  if (values.empty()) values.emplace_back();
+  if (values.empty()) return;  // "[]"
   // One value alone is a list of one, and the other way round.
   const std::string in_list = toml_list(values, holds_texts(key)), alone = toml_of(values.front());
   const bool as_list = list ? values.size() > 1 || fits(key, in_list) || !fits(key, alone)

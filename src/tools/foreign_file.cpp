@@ -81,6 +81,7 @@ void split_foreign_list(ForeignSetting& setting) try {
   if (!text.starts_with('[') || !text.ends_with(']')) return;
   std::vector<std::string> values;
   for (const YAML::Node& item : YAML::Load(text)) {
+    if (!item.IsScalar()) setting.unread = "its value is a list of lists or maps";
     if (item.IsScalar()) values.push_back(scalar_of(item));
   }
   setting.values = std::move(values);
