@@ -33,15 +33,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   learn::check_positions(options, actor_start, critic_start);
   actor_files_ = learn::files_for_exports(options, roles.world);
   if (exports_critic()) critic_files_ = learn::critic_files_for_exports(options, roles.world);
-  if (roles.reward) {
-    scorer = std::make_unique<reward::Scorer>(
-        options, reward::ModelRanks(roles.rewards, roles.rings), tokenizer,
-        run.folder.path() / "logs", run.device, &run.progress);
-  }
-  if (options.environment.wanted() && roles.leads_replica()) {
-    environments = std::make_unique<environment::Environments>(options, run.folder.path() / "logs",
-                                                               roles.world.rank());
-  }
+  start_programs(tokenizer);
   machine::use_device(run.device, options.train.deterministic, roles.world);  // after the programs
   const learn::SequenceLimits limits = learn::sequence_limits(options, prompts, held_out);
   run.memory.admit(
@@ -82,6 +74,19 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   start_generators(prompts);  // measures the memory that is left
   compare_numerics();
   log_links();
+}
+
+void PpoRoles::start_programs(const text::Tokenizer& tokenizer) {
+  const comm::Roles& roles = run.roles;
+  const auto logs = run.folder.path() / "logs";
+  if (roles.reward) {
+    scorer = std::make_unique<reward::Scorer>(run.options,
+                                              reward::ModelRanks(roles.rewards, roles.rings),
+                                              tokenizer, logs, run.device, &run.progress);
+  }
+  if (run.options.environment.wanted() && roles.leads_replica())
+    environments =
+        std::make_unique<environment::Environments>(run.options, logs, roles.world.rank());
 }
 
 void PpoRoles::log_links() const {

@@ -59,6 +59,7 @@ struct PpoRoles {
 
  private:
   void start_critic();
+  void start_programs(const text::Tokenizer& tokenizer);  // plugins and environments
   void start_reference();  // after trainer and scorer; collective over the ranks that have it
   void start_generators(const data::PromptSet& prompts);
   // Whether the rollout's log-probs are those of the trainer, bit for bit.
