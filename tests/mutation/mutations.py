@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation("norm_per_rank", "each rank clips by the norm of its own shard", "src/zero/sharded_model.cpp",
              "impl_->shard.sum(squared_gradients(state))", "squared_gradients(state)", ("steps/2",)),
     Mutation("replicas_not_summed", "hybrid sharding: groups train on their own gradients", "src/zero/sharded_model.cpp",
-             "if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();", "if (false) impl_->add_replicas();", ("steps/2",)),
+             "if (replicas && replicas->size() > 1) {", "if (false && replicas->size() > 1) {", ("steps/2",)),
     Mutation("gradients_of_one_rank_missing", "the last rank's gradients are not added", "src/comm/shard_exchange_window.cpp",
              "sources[static_cast<size_t>(rank)] = reinterpret_cast<const std::byte*>(gradient_base(rank, stage)) + offset;",
              "sources[static_cast<size_t>(rank)] = reinterpret_cast<const std::byte*>(gradient_base(rank == size - 1 ? 0 : rank, stage)) + offset;",
