@@ -10,6 +10,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "trireme/learn/sharded_models.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
