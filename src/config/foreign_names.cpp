@@ -103,7 +103,7 @@ std::string foreign_hint(std::string_view name) {
   return "";
 }
 
-std::string foreign_end_hint(std::string_view name) {
+std::string foreign_end_hint(std::string_view name, bool our_section) {
   const size_t dot = name.rfind('.');
   const std::string_view end = name.substr(dot == std::string_view::npos ? 0 : dot + 1);
   if (dot == std::string_view::npos || std::ranges::count(common_ends, end) > 0) return "";
@@ -113,7 +113,9 @@ std::string foreign_end_hint(std::string_view name) {
   bool several = false;
   for (const Origin origin : origins) {
     for (const ForeignName& entry : foreign_names(origin)) {
-      const bool whole = entry.name == end || entry.name.ends_with(base::text(".", name));
+      const bool all = entry.name.ends_with(base::text(".", name)),
+                 whole = all || entry.name == end;
+      if (!our_section && !all) continue;
       if (!whole && (entry.key.empty() || !entry.name.ends_with(base::text(".", end)))) continue;
       const size_t shared = common_beginning(entry.key, name);
       if (best != nullptr && shared < most) continue;

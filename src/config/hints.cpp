@@ -1,4 +1,5 @@
 // What to say about keys that are not ours.
+#include <algorithm>
 #include <array>
 
 #include "config/key.hpp"
@@ -30,7 +31,6 @@ constexpr std::array not_built{
     NotBuilt{"qlora", "adapters on quantised weights"},
     NotBuilt{"dora", "DoRA"},
     NotBuilt{"muon", "the Muon optimizer (AdamW only)"},
-    NotBuilt{"optim", "a choice of optimizer (AdamW only)"},
     NotBuilt{"ring_attn", "context parallelism"},
     NotBuilt{"context_parallel", "context parallelism"},
     NotBuilt{"train.tensor_parallel",
@@ -57,6 +57,19 @@ bool contains_word(std::string_view key, std::string_view word) {
   return false;
 }
 
+bool has_section(std::string_view key) {
+  return std::ranges::any_of(sections(),
+                             [&](const Section& one) { return one.name == section_of(key); });
+}
+
+// "actor.lr": the nearest key of its section ends with the same word, and says enough.
+bool one_key_ends_so(std::string_view key) {
+  const std::string_view end = key.substr(std::min(key.rfind('.'), key.size()));
+  return std::ranges::count_if(key_infos(), [&](const KeyInfo& info) {
+           return section_of(info.name) == section_of(key) && info.name.ends_with(end);
+         }) == 1;
+}
+
 }  // namespace
 
 std::string hint_for(std::string_view key) {
@@ -74,12 +87,11 @@ std::string hint_for(std::string_view key) {
       return "asks for episodes of several turns: here a program of yours in [environment] answers "
              "them (docs/user/environments.md)";
   }
-  if (std::string hint = foreign_end_hint(key); !hint.empty()) return hint;
   for (const auto& entry : not_built) {
     if (contains_word(key, entry.word))
       return base::text("asks for ", entry.what, ", which Trireme does not have: remove it");
   }
-  return "";
+  return one_key_ends_so(key) ? "" : foreign_end_hint(key, has_section(key));
 }
 
 }  // namespace trireme::config

@@ -300,7 +300,11 @@ void ForeignDeck::carry(const ForeignSetting& setting) {
   if (entry == nullptr && origin_ == Origin::trl)  // "model_init_kwargs.dtype"
     entry = config::foreign_name(origin_, setting.name.substr(0, setting.name.find('.')));
   const bool own = entry == nullptr && origin_ == Origin::openrlhf && is_key(setting.name);
-  if (entry == nullptr && !own) return leave(setting, "no setting of this name is known");
+  if (entry == nullptr && !own) {
+    constexpr std::string_view unknown = "no setting of this name is known";
+    return leave(setting, setting.unread.empty() ? std::string(unknown)
+                                                 : base::text(setting.unread, " (", unknown, ")"));
+  }
   const bool others = !own && trainer_ != Trainer::ppo && !entry->others.empty();
   const std::string key(own ? setting.name : std::string(others ? entry->others : entry->key));
   const std::string value = setting.values.empty() ? "" : setting.values.front();

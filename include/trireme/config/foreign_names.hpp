@@ -61,8 +61,9 @@ std::string_view word_here(Origin origin, std::string_view key, std::string_view
 // "(a name of verl): here it is rollout.temperature", for a key that is none; "" where nobody has
 // it.
 std::string foreign_hint(std::string_view name);
-// The same for the last part of a name in a section where it is not a key: "train.num_generations".
-std::string foreign_end_hint(std::string_view name);
+// The same for the last part of a name in a section of ours ("train.num_generations"); in another
+// one for all of it ("lora.rank" of "ds.lora.rank").
+std::string foreign_end_hint(std::string_view name, bool our_section);
 // "(a word of TRL and verl): here it is group_norm"; "" where nobody has it.
 std::string foreign_word_hint(std::string_view key, std::string_view word);
 

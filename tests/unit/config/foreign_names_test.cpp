@@ -72,7 +72,7 @@ TEST(ForeignNames, AreKnownByTheirEndInSectionsOfOurs) {
   };
   for (const auto& [given, ours] :
        {std::pair{"rollout.num_generations", "here it is rollout.n_samples_per_prompt"},
-        std::pair{"actor.optim.lr", "here it is actor.adam.lr"},
+        std::pair{"actor.optim.lr", "nearest: actor.adam.lr"},
         std::pair{"critic.learning_rate", "here it is critic.adam.lr"},
         std::pair{"actor.clip_ratio", "here it is actor.eps_clip"},
         std::pair{"actor.clip_ratio_high", "actor.eps_clip_low_high takes both"},
