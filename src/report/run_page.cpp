@@ -34,8 +34,8 @@ std::string document(const std::string& title, const std::string& body) {
       "content=\"width=device-width,initial-scale=1\"><meta http-equiv=\"Content-Security-Policy\" "
       "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"><link rel=\"icon\" "
       "href=\"data:,\"><title>",
-      html(title), "</title><style>", page_style, "</style></head><body>\n", body,
-      "<footer>Written by Trireme at ", clock_text(wall_clock()),
+      html(title), "</title><style>", page_style, "</style></head><body>\n", body, page_mark,
+      clock_text(wall_clock()),
       ". A dashed line with a flag marks a restart; the pointer on a chart shows its numbers."
       "</footer></body></html>\n");
 }

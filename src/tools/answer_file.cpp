@@ -76,7 +76,7 @@ AnswerFile::AnswerFile(const fs::path& path, const ToolJob& job, AnswerSet& done
   job_file_.replace_extension(".job");  // instead of ".partial"
   const uint64_t bytes = fs::file_size(output_.partial());
   const bool forced = existing == Existing::replaced;
-  if (bytes == 0 || (forced && !is_of_job(job_file_, job))) {
+  if (bytes == 0 || is_record_of_dropped(job_file_) || (forced && !is_of_job(job_file_, job))) {
     output_.cut(0);
     write_record(job_file_, job);
     return;

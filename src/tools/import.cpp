@@ -23,7 +23,7 @@ ExitCode run_import(const ImportCommand& command) {
     std::fputs(deck.c_str(), stdout);
     return ExitCode::done;
   }
-  base::write_file_atomically(command.output, deck);
+  write_output(command.output, deck);
   log::info(base::text(command.output.string(), ", for trireme ",
                        config::to_string(import.trainer()), ": ", import.carried(), " keys, ",
                        import.left().size(), " settings need your hand, ", import.needless().size(),

@@ -1,5 +1,6 @@
 #include "tools/job_record.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t longest_record = uint64_t{1} << 24;
 constexpr const char* in_folder = ".trireme-done";
 constexpr const char* output_digest = "output";  // beside the settings
+const ToolJob dropped_lines{{"unfinished", "begun anew by the next run"}};
 
 fs::path record_of(const fs::path& output) {
   std::error_code error;
@@ -65,6 +67,29 @@ void write_record(const fs::path& record, const ToolJob& job) {
   data::JsonObject object;
   for (const auto& [name, value] : job) object.add(name, value);
   base::write_file_atomically(record, object.str() + "\n");
+}
+
+void require_record(const fs::path& file) {
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  const auto is_text = [](const text::Json& value) { return value.is_string(); };
+  bool is_record = false;
+  try {
+    const text::Json record = text::read_json_file(file.string(), longest_record);
+    is_record = record.is_object() && !record.empty() && std::ranges::all_of(record, is_text);
+  } catch (const UserError&) {}  // another file
+  VALIDATE(is_record, ExitCode::usage, file.string(),
+           " is there, and no tool of this program has written it (its name is that of a record of "
+           "the output, which would replace it): name another output, rename the file, or give "
+           "--force to replace it");
+}
+
+void record_dropped(const fs::path& job_file) { write_record(job_file, dropped_lines); }
+
+bool is_record_of_dropped(const fs::path& job_file) {
+  try {
+    return changes_of_job(job_file, dropped_lines).empty();
+  } catch (const UserError&) { return false; }
 }
 
 bool is_done(const fs::path& output, const ToolJob& job, Existing existing) {

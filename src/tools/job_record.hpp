@@ -20,6 +20,12 @@ std::string exact_text(double value);
 std::string changes_of_job(const std::filesystem::path& record, const ToolJob& job);
 void write_record(const std::filesystem::path& record, const ToolJob& job);
 
+// Throws UserError(usage) where a file of a record's name is there that is not a record.
+void require_record(const std::filesystem::path& file);
+// The record of a file whose lines no later run continues.
+void record_dropped(const std::filesystem::path& job_file);
+bool is_record_of_dropped(const std::filesystem::path& job_file);
+
 // Whether the output is there, finished, and of this job: then the log says so. False also where
 // `existing` says that it is replaced, for streams, and where no record says what is there, which
 // is for check_output_file() and check_output_folder(). Throws UserError(usage) for an output of

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "tools/job_record.hpp"
 #include "trireme/base/error.hpp"
@@ -79,6 +82,20 @@ bool is_unused(const fs::path& folder) {
   return is_unfinished(folder) || fs::is_empty(folder, error);
 }
 
+// What the shell has opened, a file too: nullopt: another path.
+std::optional<int> descriptor_of(const std::string& path) {
+  if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    int number = 0;
+    const char* const end = path.data() + path.size();
+    const auto read = std::from_chars(path.data() + folder.size(), end, number);
+    if (read.ec == std::errc() && read.ptr == end) return number;
+  }
+  return std::nullopt;
+}
+
 void clear(const fs::path& folder, const std::string& but) {
   std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -102,7 +119,7 @@ void require_name(const fs::path& output) {
 }  // namespace
 
 bool is_stream(const fs::path& path) {
-  if (path == "-") return true;
+  if (descriptor_of(path)) return true;
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
   return type == fs::file_type::character || type == fs::file_type::fifo ||
@@ -170,17 +187,33 @@ void check_output_folder(const fs::path& output, const InputPaths& inputs, Exist
 
 OutputFile::OutputFile(fs::path path, Existing existing, Leftover leftover)
     : path_(std::move(path)), leftover_(leftover) {
-  if (path_ == "-") {
-    file_ = base::FileDescriptor(::dup(STDOUT_FILENO));
+  if (const auto descriptor = descriptor_of(path_)) {
+    file_ = base::FileDescriptor(::dup(*descriptor));
+    if (!file_.valid()) base::throw_errno(errno, "open", path_);
   } else if (is_stream(path_)) {
     file_ = base::FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
     if (!file_.valid()) base::throw_errno(errno, "open", path_);
   } else {
     path_ = output_path(path_);
     partial_ = partial_of(path_);
+    if (existing == Existing::refused) {
+      for (const char* ending : {".job", ".done"}) require_record(with_ending(path_, ending));
+    }
     take_partial(existing);
-    if (leftover_ == Leftover::dropped) cut(0);
+    if (leftover_ == Leftover::dropped && !partial_.empty()) drop_leftover(existing);
   }
+}
+
+// Of a run of this tool. Lines that somebody may want stay without --force.
+void OutputFile::drop_leftover(Existing existing) {
+  job_file_ = with_ending(path_, ".job");
+  VALIDATE(existing == Existing::replaced || fs::file_size(partial_) == 0 ||
+               is_record_of_dropped(job_file_),
+           ExitCode::usage, partial_.string(),
+           " is there, and this tool has not left it (answers of a `trireme generate` that is not "
+           "finished?): name another output, remove it, or give --force to replace it");
+  record_dropped(job_file_);
+  cut(0);
 }
 
 void OutputFile::take_partial(Existing existing) {
@@ -203,6 +236,7 @@ OutputFile::~OutputFile() {
   if (partial_.empty() || leftover_ == Leftover::kept) return;
   std::error_code ignored;
   fs::remove(partial_, ignored);
+  fs::remove(job_file_, ignored);
 }
 
 void OutputFile::cut(uint64_t bytes) {
@@ -221,6 +255,16 @@ void OutputFile::finish(const ToolJob& job) {
   if (std::rename(partial_.c_str(), path_.c_str()) != 0)
     base::throw_errno(errno, "rename", partial_);
   partial_.clear();
+  std::error_code ignored;  // what stays of it says no more than the record
+  fs::remove(job_file_, ignored);
+}
+
+void write_output(const fs::path& output, std::string_view content) {
+  if (is_stream(output)) {
+    OutputFile(output, Existing::refused).write(content);
+  } else {
+    base::write_file_atomically(output, content);
+  }
 }
 
 OutputFolder::OutputFolder(const fs::path& path, const InputPaths& inputs, Existing existing) {

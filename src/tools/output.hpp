@@ -25,7 +25,7 @@ using InputPaths = std::vector<std::filesystem::path>;
 // Settings that decide about an output: name and value of each setting, in one order.
 using ToolJob = std::vector<std::pair<std::string, std::string>>;
 
-// "-", a pipe or a device: written to as it is.
+// "-", what the shell has opened (/dev/stdout, /dev/fd/N), a pipe or a device: written to as it is.
 bool is_stream(const std::filesystem::path& path);
 // A folder that is marked as being written.
 bool is_unfinished(const std::filesystem::path& folder);
@@ -48,8 +48,9 @@ class OutputFile {
  public:
   // Use of the lines of an earlier, unfinished run.
   enum class Leftover : uint8_t { dropped, kept };
-  // check_output_file() comes before. Throws UserError(locked), also when another process has
-  // finished the output meanwhile.
+  // check_output_file() comes before. Throws UserError: locked, also when another process has
+  // finished the output meanwhile; usage where files beside it (.partial, .job, .done) are not what
+  // a run of this tool has left, and `existing` does not say that they are replaced.
   OutputFile(std::filesystem::path path, Existing existing, Leftover leftover = Leftover::dropped);
   // Of an output that was not finished nothing stays, unless `leftover` says so.
   ~OutputFile();
@@ -66,12 +67,17 @@ class OutputFile {
 
  private:
   void take_partial(Existing existing);
+  void drop_leftover(Existing existing);
 
   std::filesystem::path path_;
   std::filesystem::path partial_;
+  std::filesystem::path job_file_;  // says that the lines are dropped; empty: they are kept
   Leftover leftover_;
   base::FileDescriptor file_;
 };
+
+// All of an output that has no record. A stream takes it as it is.
+void write_output(const std::filesystem::path& output, std::string_view content);
 
 // The folder of a model. A new one is made as OUTPUT.partial. In one that is there, files appear by
 // rename, weights last (model::ModelExport): an empty one, marked until it is complete, or with

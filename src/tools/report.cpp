@@ -5,6 +5,7 @@
 #include <system_error>
 #include <vector>
 
+#include "tools/output.hpp"
 #include "tools/run_view.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -40,6 +41,21 @@ void print_status(const fs::path& folder) {
   std::fputs(report::status_text(shown, base::terminal_columns(STDOUT_FILENO)).c_str(), stdout);
 }
 
+namespace {
+
+// An older page is written anew; nothing else is written over.
+void check_page(const fs::path& output) {
+  std::error_code error;
+  if (is_stream(output) || !fs::exists(output, error)) return;
+  const bool page = fs::is_regular_file(output, error) &&
+                    base::read_file(output).find(report::page_mark) != std::string::npos;
+  VALIDATE(page, ExitCode::usage, output.string(),
+           " is there already, and is not a page of `trireme report`: name another output, or "
+           "remove it");
+}
+
+}  // namespace
+
 ExitCode run_report(const ReportCommand& command) {
   std::deque<report::RunHistory> histories;  // which stay where they are
   std::vector<report::ShownRun> shown;
@@ -56,7 +72,9 @@ ExitCode run_report(const ReportCommand& command) {
   fs::path output = command.output;
   if (output.empty())
     output = shown.size() == 1 ? command.runs.front() / report::page_name : report::page_name;
-  base::write_file_atomically(output, report::page_of(shown, output));
+  check_page(output);
+  write_output(output, report::page_of(shown, output));
+  if (is_stream(output)) return ExitCode::done;
   std::fputs(base::text("wrote ", output.string(), "\n").c_str(), stdout);
   return ExitCode::done;
 }

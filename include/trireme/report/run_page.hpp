@@ -12,6 +12,7 @@
 namespace trireme::report {
 
 inline constexpr const char* page_name = "report.html";
+inline constexpr const char* page_mark = "<footer>Written by Trireme at ";  // in every page
 
 struct ShownRun {
   const RunHistory* run = nullptr;

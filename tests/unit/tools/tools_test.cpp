@@ -1,6 +1,8 @@
 // The tools of one process on made-up files: what they print, and what they refuse.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -236,6 +238,103 @@ TEST_F(Outputs, AnInputIsNeverWrittenOver) {
   file("a.jsonl.partial", "x");
   EXPECT_THAT(refusal(at("a.jsonl"), {at("a.jsonl.partial")}), HasSubstr("is an input"))
       << "it is written beside";
+}
+
+// A batch script answers.job, a mark answers.done, somebody's answers.partial.
+TEST_F(Outputs, FilesOfOthersBesideItStay) {
+  const ToolJob job{{"seed", "1"}};
+  AnswerSet none(1, 1);
+  for (const char* ending : {".job", ".done", ".partial"}) {
+    const std::string other = std::string("answers") + ending;
+    file(other, "#!/bin/bash\nsrun trireme generate\n");
+    EXPECT_THAT(error_of(ExitCode::usage, [&] { OutputFile(at("answers"), Existing::refused); }),
+                HasSubstr("--force"))
+        << ending;
+    EXPECT_THROW(AnswerFile(at("answers"), job, none), UserError) << ending;
+    EXPECT_EQ(base::read_file(at(other)), "#!/bin/bash\nsrun trireme generate\n");
+    OutputFile(at("answers"), Existing::replaced).finish(job);
+    for (const auto& entry : fs::directory_iterator(folder_.path())) fs::remove(entry.path());
+  }
+}
+
+// The answers of a generation that was cut off are not another tool's to drop.
+TEST_F(Outputs, UnfinishedAnswersStayBesideAnotherTool) {
+  const ToolJob job{{"seed", "1"}};
+  const std::string line = "{\"index\": 0, \"sample\": 0}\n";
+  {
+    AnswerSet done(2, 1);
+    AnswerFile(at("out"), job, done).write(line);
+  }
+  EXPECT_THAT(error_of(ExitCode::usage, [&] { OutputFile(at("out"), Existing::refused); }),
+              HasSubstr("trireme generate"));
+  AnswerSet done(2, 1);
+  { const AnswerFile again(at("out"), job, done); }
+  EXPECT_EQ(done.size(), 1);
+  OutputFile(at("out"), Existing::replaced).finish(job);
+  EXPECT_FALSE(fs::exists(at("out.job")));
+}
+
+// A killed tool that keeps nothing leaves lines that any tool may drop.
+TEST_F(Outputs, LinesThatNobodyContinuesAreDropped) {
+  const ToolJob job{{"seed", "1"}};
+  const auto kill = [&] {
+    OutputFile killed(at("out"), Existing::refused);
+    killed.write("x\n");
+    fs::copy(at("out.partial"), at("left.partial"), fs::copy_options::overwrite_existing);
+    fs::copy(at("out.job"), at("left.job"), fs::copy_options::overwrite_existing);
+  };
+  const auto leave = [&] {
+    kill();
+    EXPECT_FALSE(fs::exists(at("out.job"))) << "of one that ends by an error nothing stays";
+    fs::rename(at("left.partial"), at("out.partial"));
+    fs::rename(at("left.job"), at("out.job"));
+  };
+  leave();
+  OutputFile(at("out"), Existing::refused).finish(job);
+  EXPECT_EQ(base::read_file(at("out")), "");
+  fs::remove(at("out"));
+  leave();
+  AnswerSet done(1, 1);
+  AnswerFile(at("out"), job, done).finish();
+  EXPECT_EQ(base::read_file(at("out")), "");
+}
+
+TEST_F(Outputs, AReportIsWrittenOverAPageOnly) {
+  fs::create_directories(at("run"));
+  const std::string metrics = "{\"iteration\": 1, \"reward\": 0.5}\n";
+  file("run/metrics.jsonl", metrics);
+  file("notes.html", "<html>mine</html>");
+  testing::internal::CaptureStdout();
+  for (const char* other : {"notes.html", "run/metrics.jsonl", "run"})
+    EXPECT_THAT(error_of(ExitCode::usage,
+                         [&] {
+                           run_report({{at("run")}, at(other)});
+                         }),
+                HasSubstr("is not a page"))
+        << other;
+  EXPECT_EQ(base::read_file(at("notes.html")), "<html>mine</html>");
+  EXPECT_EQ(base::read_file(at("run/metrics.jsonl")), metrics);
+  for (int time = 0; time < 2; ++time) run_report({{at("run")}, {}});
+  EXPECT_THAT(base::read_file(at("run/report.html")), HasSubstr("<!DOCTYPE html>"));
+  testing::internal::GetCapturedStdout();
+  testing::internal::CaptureStdout();
+  run_report({{at("run")}, "-"});
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), testing::StartsWith("<!DOCTYPE html>"));
+}
+
+TEST_F(Outputs, WhatTheShellHasOpenedIsWrittenTo) {
+  file("shell.jsonl", "before\n");
+  const int shell = ::open(at("shell.jsonl").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  const fs::path name = "/dev/fd/" + std::to_string(shell);
+  EXPECT_TRUE(is_stream(name));
+  EXPECT_TRUE(is_stream("/dev/stdout"));
+  EXPECT_FALSE(is_stream("/dev/fd/x"));
+  check_output_file(name, {}, Existing::refused);
+  OutputFile output(name, Existing::refused);
+  output.write("after\n");
+  output.finish({});
+  ::close(shell);
+  EXPECT_EQ(base::read_file(at("shell.jsonl")), "before\nafter\n");
 }
 
 TEST_F(Outputs, WhatIsThereNeedsForce) {
