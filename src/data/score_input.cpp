@@ -32,11 +32,23 @@ void refuse_others(const Record& record) {
   }
 }
 
+text::Message read_response(const Record& record) {
+  if (!record.has_turns("response")) return {"assistant", record.text("response"), ""};
+  auto turns = record.messages("response");
+  if (turns.size() != 1 || turns.front().role != "assistant")
+    record.fail(
+        "`response` is not one turn of the assistant: write one line for each answer, with the "
+        "turns before it in `messages`");
+  return std::move(turns.front());
+}
+
 void read_answer(const Record& record, ScoreInput& out) {
   if (record.find("response") != nullptr) {
-    out.answer = text::Message{"assistant", record.text("response"), ""};
+    out.answer = read_response(record);
     return;
   }
+  if (record.find("completion") != nullptr)
+    record.fail("`completion` is not known to score: name the answer `response`");
   if (out.messages.empty())
     record.fail(
         "`prompt` without `response`: add the response whose log-probabilities are wanted, or name "

@@ -43,6 +43,12 @@ TEST_F(ScoreInputs, AResponseIsScoredGivenItsPrompt) {
             Parts("3+4=7", "7"));
   EXPECT_EQ(parts(R"({"prompt": "3+4=", "response": "7", "finish_reason": "stop"})").second,
             "7<|im_end|>");
+  for (const char* turn :
+       {R"({"role": "assistant", "content": "7"})", R"([{"role": "assistant", "content": "7"}])",
+        R"({"from": "gpt", "value": "7"})"})
+    EXPECT_EQ(parts(R"({"prompt": "3+4=", "response": )" + std::string(turn) + "}"),
+              Parts("3+4=7<|im_end|>", "7<|im_end|>"))
+        << turn;
   const auto llama = test::load_tokenizer("llama3");
   const auto made = read(R"({"prompt": "p", "response": "r"})").at(0).tokens(llama);
   EXPECT_EQ(llama.decode(made.ids), "<|begin_of_text|>pr<|eot_id|>");
@@ -87,10 +93,15 @@ TEST_F(ScoreInputs, WhatIsNotUnderstoodIsRefused) {
       {R"({"text": "a", "response": "b"})", "`response` belongs to an answer"},
       {R"({"input_ids": [1], "response": "b"})", "`response` belongs to an answer"},
       {R"({"text": "a", "finish_reason": "stop"})", "`finish_reason` belongs to an answer"},
-      {R"({"prompt": "a", "response": ["b"]})", "`response` is array"},
       {R"({"prompt": "a", "response": "b", "finish_reason": "eos"})",
        "expected stop, length or stop_string"},
       {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "`chosen` is not known to score"},
+      {R"({"prompt": "a", "completion": "b"})", "name the answer `response`"},
+      {R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "completion": "b"})",
+       "name the answer `response`"},
+      {R"({"prompt": "a", "response": [{"role": "user", "content": "b"}]})",
+       "not one turn of the assistant"},
+      {R"({"prompt": "a", "response": ["b"]})", "response[0] is string"},
       {user + "}", "ends with a turn of \"user\""},
       {user + R"(, "response": "b", "prompt": "c"})", "both"},
       {user + R"(, "response": "b", "add_generation_prompt": true})", "remove it"},
