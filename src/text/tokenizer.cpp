@@ -109,15 +109,36 @@ bool begins_with(std::span<const TokenId> ids, std::span<const TokenId> with) {
   return ids.size() >= with.size() && std::equal(with.begin(), with.end(), ids.begin());
 }
 
+// Whether a text has the tokens that the post-processor puts around texts; space beside them does
+// not count.
+struct WrittenTokens {
+  bool prefix, suffix;
+};
+WrittenTokens written_tokens(const TokenizerModel& model, std::string_view text) {
+  const auto text_of = [&](const std::vector<TokenId>& ids) {
+    std::string joined;
+    for (const TokenId id : ids) joined += model.vocabulary.token(id);
+    return joined;
+  };
+  const std::string prefix = text_of(model.prefix), suffix = text_of(model.suffix);
+  text.remove_prefix(leading_space(text, is_python_space));
+  text.remove_suffix(trailing_space(text, is_python_space));
+  const bool begins = !prefix.empty() && text.starts_with(prefix);
+  if (begins) text.remove_prefix(prefix.size());
+  return {begins, !suffix.empty() && text.ends_with(suffix)};
+}
+
 // Around `ids` what the post-processor adds; with `once` but for what is there.
-void add_special_tokens(const TokenizerModel& model, SpecialTokens special,
+void add_special_tokens(const TokenizerModel& model, SpecialTokens special, std::string_view text,
                         std::vector<TokenId>& ids) {
   const bool once = special == SpecialTokens::once;
+  const WrittenTokens written = once ? written_tokens(model, text) : WrittenTokens{};
   const std::span<const TokenId> prefix(model.prefix), suffix(model.suffix);
-  if (!once || !begins_with(ids, prefix)) ids.insert(ids.begin(), prefix.begin(), prefix.end());
-  const std::span<const TokenId> rest = std::span<const TokenId>(ids).subspan(prefix.size());
+  const bool begun = written.prefix || (once && begins_with(ids, prefix));
+  if (!begun) ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  const auto rest = std::span<const TokenId>(ids).subspan(std::min(prefix.size(), ids.size()));
   const bool ended = rest.size() >= suffix.size() && begins_with(rest.last(suffix.size()), suffix);
-  if (!once || !ended) ids.insert(ids.end(), suffix.begin(), suffix.end());
+  if (!written.suffix && !(once && ended)) ids.insert(ids.end(), suffix.begin(), suffix.end());
 }
 
 }  // namespace
@@ -150,7 +171,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
           model.words);
     }
   }
-  if (special != SpecialTokens::none) add_special_tokens(model, special, ids);
+  if (special != SpecialTokens::none) add_special_tokens(model, special, text, ids);
   return ids;
 }
 
@@ -249,14 +270,8 @@ void Tokenizer::check_model(int64_t rows) const {
 bool Tokenizer::has_chat_template() const { return impl_->names.chat_template.has_value(); }
 
 bool Tokenizer::has_special_tokens(std::string_view text) const {
-  const auto text_of = [&](const std::vector<TokenId>& ids) {
-    std::string joined;
-    for (const TokenId id : ids) joined += impl_->model.vocabulary.token(id);
-    return joined;
-  };
-  const std::string prefix = text_of(impl_->model.prefix), suffix = text_of(impl_->model.suffix);
-  return (!prefix.empty() && text.starts_with(prefix)) ||
-         (!suffix.empty() && text.ends_with(suffix));
+  const WrittenTokens written = written_tokens(impl_->model, text);
+  return written.prefix || written.suffix;
 }
 
 bool Tokenizer::template_asks_for_date() const {

@@ -373,6 +373,9 @@ TEST_F(SpecialTokensOnce, OfTexts) {
   EXPECT_EQ(ended.encode("<|bos|>1<|eos|>", once), (Ids{257, '1', 258}));
   EXPECT_EQ(ended.encode("<|bos|>1<|eos|>", added), (Ids{257, 257, '1', 258, 258}));
   EXPECT_EQ(ended.encode("<|eos|>", once), (Ids{257, 258}));
+  EXPECT_EQ(ended.encode("\n <|bos|>1<|eos|>\n", once), (Ids{'\n', ' ', 257, '1', 258, '\n'}))
+      << "space beside them changes nothing";
+  EXPECT_EQ(ended.encode("1 <|bos|>", once), (Ids{257, '1', ' ', 257, 258}));
 }
 
 TEST_F(SpecialTokensOnce, OfEverySet) {
