@@ -39,6 +39,16 @@ void check_template_variables(std::string_view json, const std::string& name, Ex
   VALIDATE(variables.is_object(), code, name, " is ", kind_of(variables),
            ", expected a JSON object of the template's variables, as {\"enable_thinking\": false}: "
            "correct it");
+  for (const char* key : {"tools", "documents"}) {
+    const auto list = variables.find(key);
+    const bool fits = list == variables.end() || list->is_null() ||
+                      (list->is_array() && std::ranges::all_of(*list, [](const auto& entry) {
+                         return entry.is_object();
+                       }));
+    VALIDATE(fits, code, name, ": \"", key, "\" is ", kind_of(*list),
+             list->is_array() ? " with an entry that is none" : "",
+             ", expected a list of objects: correct it");
+  }
   for (const auto& [key, value] : variables.items()) {
     VALIDATE(std::ranges::find(reserved, key) == reserved.end(), code, name, " has \"", key,
              "\", which is not a variable of templates (it is set by the program): remove it");

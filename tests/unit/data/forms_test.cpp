@@ -252,7 +252,14 @@ TEST_F(Forms, ColumnsForTheTemplateAreChecked) {
             std::string::npos);
   EXPECT_NE(with(R"("chat_template_kwargs": {"messages": []})").find("not a variable of templates"),
             std::string::npos);
+  EXPECT_NE(with(R"("chat_template_kwargs": {"tools": "[]"})")
+                .find("\"tools\" is string, expected a list of objects"),
+            std::string::npos);
+  EXPECT_NE(with(R"("chat_template_kwargs": {"documents": ["d"]})").find("an entry that is none"),
+            std::string::npos);
   const std::string plain = "<user>q<|eos|><assistant>";
+  EXPECT_EQ(with(R"("chat_template_kwargs": {"tools": [{"name": "f"}], "documents": null})"),
+            plain);
   EXPECT_EQ(with(R"("tools": "null")"), plain);
   EXPECT_EQ(with(R"("chat_template_kwargs": "{\"x\": 1}")"), plain);
   EXPECT_EQ(prompt_of(R"({"prompt": "text", "tools": "a word"})", tokenizer), "text")
