@@ -191,8 +191,24 @@ void warn_unexpected(const std::vector<std::string>& names, const WeightSource& 
                           " tensors are not part of the model and are left out: ", some_of(names)));
 }
 
+namespace {
+
+// One of the two may be older.
+void warn_of_two_forms(const fs::path& folder) {
+  std::error_code error;
+  const bool both = fs::exists(folder / "model.safetensors", error) &&
+                    fs::exists(folder / "model.safetensors.index.json", error);
+  if (both)
+    log::warning(base::text(folder.string(),
+                            " has model.safetensors and model.safetensors.index.json: the first is "
+                            "read, as in transformers (remove the one that is not meant)"));
+}
+
+}  // namespace
+
 ModelSpec describe_and_check(const ModelFolder& folder, HeadKind head, Missing allowed) {
   ModelSpec spec = describe(folder.shape, head);
+  warn_of_two_forms(folder.path);
   warn_unexpected(check_weights(spec, *folder.weights, allowed), *folder.weights);
   if (folder.untied_by_weights && head == HeadKind::language) {
     log::warning(

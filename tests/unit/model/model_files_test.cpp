@@ -271,6 +271,16 @@ TEST_F(TiedWeights, a_head_of_its_own_is_used) {
   EXPECT_TRUE(shape_with_weights(scratch_ / "config.json").tied);
 }
 
+TEST_F(TiedWeights, weights_in_two_forms_are_said) {
+  open({{"model.embed_tokens.weight", 2}});
+  scratch_.write("model.safetensors.index.json", R"({"weight_map": {}})");
+  const auto folder = open_model(scratch_.path());
+  testing::internal::CaptureStderr();
+  describe_and_check(folder, HeadKind::language);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the first is read"));
+  EXPECT_EQ(first_of(folder, "model.embed_tokens.weight"), 2);
+}
+
 TEST_F(TiedWeights, a_head_that_differs_in_its_last_value_counts) {
   auto folder = open({{"model.embed_tokens.weight", 1}, {"lm_head.weight", 1}});
   EXPECT_TRUE(folder.shape.tied) << "the same values twice";
