@@ -22,6 +22,7 @@ class AdapterList {
   // Request::adapter of a prompt: by its column `adapter`; -1: none, or the list has no names.
   // Throws UserError(bad_data) with file:line for a name that the list does not have.
   int32_t number_of(const data::InputRecord& prompt) const;
+  const InputPaths& folders() const { return folders_; }
   // Adds what decides about answers.
   void add_to(ToolJob& job) const;
 

@@ -354,7 +354,9 @@ ExitCode run_generate(const GenerateCommand& command, const comm::Session& sessi
   const at::NoGradGuard no_grad;
   log::open({.console = session.world().rank() == 0, .main_file = {}, .rank_file = {}});
   comm::fail_together_on_root(session.world(), [&] {
-    check_output_file(command.output, {command.input, command.model}, Existing::replaced);
+    InputPaths inputs = AdapterList(command.adapters, command.adapter_form).folders();
+    inputs.insert(inputs.end(), {command.input, command.model});
+    check_output_file(command.output, inputs, Existing::replaced);
   });
   return GenerateTool(command, session).run();
 }

@@ -231,6 +231,8 @@ class Adapters(ProgramTest):
                                     ([*several, "--adapter-as", "merged"], USAGE, "with adapters by name")):
             refused = self.succeed(*common, *options, "--input", "named.jsonl", "--output", "never.jsonl", code=code)
             self.assertIn(word, refused.text)
+        refused = self.succeed(*common, *several, "--input", "named.jsonl", "--output", "second/hf/adapter_config.json", "--force", code=USAGE)
+        self.assertIn("would destroy what is read", refused.text)
 
     def test_adapter_as_a_judge(self):
         """Its folder has no tokenizer; its judgements are those of the folder that it merges to, and not those of its base."""
