@@ -250,6 +250,12 @@ std::string dump_deck(const Options& options) {
   return out;
 }
 
+bool is_dump(std::string_view text) {
+  try {
+    return dump_deck(parse_deck(text)) == text;
+  } catch (const UserError&) { return false; }
+}
+
 double parse_duration(std::string_view text, std::string_view key) {
   const auto seconds = duration_seconds(text);
   VALIDATE(seconds.has_value(), ExitCode::configuration, key, " = \"", text,

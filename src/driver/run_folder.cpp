@@ -71,7 +71,15 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
 
 RunFolder::~RunFolder() { log::close(); }
 
-void RunFolder::keep_deck() const { base::write_file_atomically(path_ / "deck.toml", deck_); }
+void RunFolder::keep_deck() const {
+  const std::filesystem::path deck = path_ / "deck.toml", given = path_ / "deck.given.toml";
+  const std::string text = base::read_if_there(deck);
+  if (!text.empty() && !config::is_dump(text) && !std::filesystem::exists(given)) {
+    base::write_file_atomically(given, text);
+    log::info(base::text("the deck in the run folder is kept as ", given.string()));
+  }
+  base::write_file_atomically(deck, deck_);
+}
 
 bool RunFolder::obey_stop_file() const {
   const base::FileWork work{"rename", obeyed_stop_file()};

@@ -27,8 +27,8 @@ class RunFolder {
   // The name of the stop file from when a run has ended, until the next start: scripts look for it.
   std::filesystem::path obeyed_stop_file() const { return path_ / "stopped"; }
   bool obey_stop_file() const;  // whether there was one
-  void keep_deck()
-      const;  // once nothing refuses it any more: scripts find the checkpoints by deck.toml
+  // Once nothing refuses it: scripts find checkpoints by it. A user's stays as deck.given.toml.
+  void keep_deck() const;
   // Its existence asks for a checkpoint at the end of the iteration; the run removes it.
   std::filesystem::path save_file() const { return path_ / "save"; }
   const checkpoint::RunLock& lock() const { return *lock_; }

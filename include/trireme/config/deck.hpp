@@ -28,6 +28,8 @@ Options parse_deck(std::string_view text, std::string_view name = "deck",
 // All keys with their values as TOML that parse_deck reads back to equal Options; every default
 // included.
 std::string dump_deck(const Options& options);
+// Whether dump_deck has written it, of this version.
+bool is_dump(std::string_view text);
 
 // Refuses combinations that cannot work or cannot mean what they say, all at once, with the reason;
 // UserError(configuration). `deck` is the deck's path for messages; also looks whether the input

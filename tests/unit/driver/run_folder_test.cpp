@@ -93,6 +93,23 @@ TEST(RunFolder, AStopThatNobodyHasObeyedEndsTheNextStartOnce) {
   world().barrier();
 }
 
+TEST(RunFolder, ADeckOfTheUserInItIsKept) {
+  const SharedFolder parent;
+  const config::Options options = options_of(parent.path());
+  const std::string own = "# why 17\n[run]\nseed = 17\n";
+  if (world().rank() == 0) std::ofstream(parent.path() / "deck.toml") << own;
+  world().barrier();
+  const RunFolder folder(options, world());
+  for (int time = 0; time < 2; ++time) {
+    world().barrier();
+    if (world().rank() == 0) folder.keep_deck();
+    world().barrier();
+    EXPECT_EQ(base::read_file(parent.path() / "deck.given.toml"), own);
+    EXPECT_EQ(base::read_file(parent.path() / "deck.toml"), folder.deck());
+  }
+  world().barrier();
+}
+
 TEST(RunFolder, TheDeckThatScriptsReadIsReplacedWhenNothingRefusesTheNewOne) {
   const SharedFolder parent;
   config::Options options = options_of(parent.path());
