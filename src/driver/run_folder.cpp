@@ -73,6 +73,7 @@ RunFolder::~RunFolder() { log::close(); }
 
 void RunFolder::keep_deck() const {
   const std::filesystem::path deck = path_ / "deck.toml", given = path_ / "deck.given.toml";
+  const base::FileWork work{"write", deck};
   const std::string text = base::read_if_there(deck);
   if (!text.empty() && !config::is_dump(text) && !std::filesystem::exists(given)) {
     base::write_file_atomically(given, text);

@@ -42,9 +42,8 @@ class RunFolder {
   std::filesystem::path checkpoints_;
   std::string deck_;
   std::unique_ptr<checkpoint::RunLock> lock_;
-  std::unique_ptr<checkpoint::RunLock>
-      checkpoint_lock_;  // another run folder may name the same ckpt.path; null where that is the
-                         // run folder itself
+  // Another run folder may name the same ckpt.path. Null where that is the run folder itself.
+  std::unique_ptr<checkpoint::RunLock> checkpoint_lock_;
 };
 
 }  // namespace trireme::driver
