@@ -126,8 +126,9 @@ class Training {
     sum_over_ranks(totals);
     const ppo::Normalizer normalizer{totals[0], std::nullopt, 1};
     double here = 0;
+    int64_t left = std::ssize(batches);
     for (const auto& batch : batches) {
-      model_.forward_backward(batch.packed, [&](const Tensor& hidden, const Tensor& head) {
+      const auto loss_of = [&](const Tensor& hidden, const Tensor& head) {
         const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), head,
                                                   batch.targets, 1.0, kernels::Entropy::skip);
         Tensor loss =
@@ -135,7 +136,8 @@ class Training {
                           {at::ones_like(batch.columns, at::kByte), batch.segments, normalizer});
         here += loss.item<double>();
         return loss;
-      });
+      };
+      model_.forward_backward(batch.packed, loss_of, zero::reduce_before(--left));
     }
     return world().sum(here);
   }
