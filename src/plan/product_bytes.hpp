@@ -13,7 +13,7 @@ namespace trireme::plan {
 // a judge with generate.backend = "torch". 0 where no product goes through them.
 int64_t product_code_bytes(const Job& job);
 
-// What the library keeps packed of operands in fp32: by the largest matrix. 0 in bf16.
+// Operands that the library keeps packed in fp32: by the largest matrix. 0 in bf16.
 int64_t packed_operand_bytes(const Job& job);
 
 // The threads' buffers for blocks of operands and results in fp32 (kernels/products.cpp). 0 where

@@ -267,7 +267,7 @@ std::vector<Word> command_words(std::string_view text, Variables& variables) {
   return out;
 }
 
-// What a script or module of the others trains.
+// The pipeline that a script or module of the others is for.
 std::optional<Trainer> trainer_of(std::string_view word, std::string_view before) {
   struct Name {
     std::string_view stem;

@@ -22,7 +22,7 @@ class ForeignDeck {
 
   std::string text(const std::filesystem::path& source) const;
   config::Trainer trainer() const { return trainer_; }
-  // What it could not carry over, and what has no counterpart and needs none.
+  // Settings that it could not carry over, and ones that need no counterpart.
   const std::vector<std::string>& left() const { return left_; }
   const std::vector<std::string>& needless() const { return needless_; }
   size_t carried() const { return keys_.size() + sources_.size(); }

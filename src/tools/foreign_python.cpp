@@ -156,7 +156,7 @@ const TrainerClass* trainer_class(std::string_view name) {
   return found == trainer_classes.end() ? nullptr : &*found;
 }
 
-// What trainers beside GRPOTrainer have where nothing is said, in GRPOConfig's words.
+// Defaults of trainers beside GRPOTrainer, in GRPOConfig's words.
 struct ClassDefault {
   std::string_view part, name, value;
 };

@@ -82,7 +82,7 @@ bool is_unused(const fs::path& folder) {
   return is_unfinished(folder) || fs::is_empty(folder, error);
 }
 
-// What the shell has opened, a file too: nullopt: another path.
+// A file or device that the shell has opened; nullopt: another path.
 std::optional<int> descriptor_of(const std::string& path) {
   if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;

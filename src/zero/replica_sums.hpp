@@ -27,7 +27,7 @@ class ReplicaSums {
   void add_stage(int stage);
   // Some stages have their sums: no gradients may come any more.
   bool begun() const { return begun_; }
-  // Whatever is computed from now on has all sums. Throws InternalError where a device has added up
+  // All that is computed from now on has all sums. Throws InternalError where a device has added up
   // none. Collective.
   void complete();
   // The step is given up, or over.

@@ -1,4 +1,4 @@
-// What a role of this rank computes with.
+// The device and the threads of a role on this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -20,7 +20,7 @@
 
 namespace trireme::machine {
 
-// What a run does, as far as its memory depends on it.
+// A run's models and sizes, as far as its memory depends on them.
 struct Workload {
   config::Command command;
   const model::ModelSpec& actor;  // or the only model that is trained
