@@ -1,4 +1,4 @@
-"""Rows of the group `gpu`: C1 to C7, on one GPU, beside the peers on the same. `perf/run gpu --rehearse` goes through all of them where there is none: with the made-up
+"""Rows of the group `gpu`: C1 to C7, on one GPU, beside the peers on the same. `perf/run gpu --rehearse` goes through all of them where there is none: with the fake
 GPU of the tests, a shape of a million parameters, no peers and no results.
 """
 

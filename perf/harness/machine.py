@@ -165,7 +165,7 @@ def peak_of_job(program, arguments, ranks, threads, folder):
 
 
 def run_on_hosts(program, arguments, hosts, mbit, settings=None, timeout=1200):
-    """The same with a rank on each of so many made-up hosts, from the repository's root; `settings` of the environment beside ours."""
+    """The same with a rank on each of so many simulated hosts, from the repository's root; `settings` of the environment beside ours."""
     command = [str(ROOT / "perf" / "weightsync" / "hosts.sh"), str(hosts), str(mbit), shutil.which("mpirun") or "mpirun", "--host",
                ",".join(f"h{host}:1" for host in range(hosts)), "-n", str(hosts), "--bind-to", "none", str(_built(program)), *map(str, arguments)]
     environment = os.environ | ENVIRONMENT | openmp(hosts, 1) | {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | (settings or {})

@@ -1,5 +1,5 @@
 // Where a program of perf/ computes: on the host, or, linked with another source, on a GPU or on
-// the made-up one (tests/fakegpu/perf_site.cpp).
+// the fake one (tests/fakegpu/perf_site.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@ namespace trireme::perf {
 
 struct Site {
   at::Device device = at::kCPU;
-  bool is_gpu = false;  // or the made-up one, whose tensors are the CPU's to LibTorch
+  bool is_gpu = false;  // or the fake one, whose tensors are the CPU's to LibTorch
 };
 
 // Makes the device current for this process. Once, after the command line and before the first

@@ -11,7 +11,7 @@ CONTEXT = 4096  # positions in the file's header
 
 
 def file_of(shape, dtype):
-    """The GGUF file; linear weights and embedding in `dtype` (fp32, bf16), norms in fp32, a vocabulary of made-up words."""
+    """The GGUF file; linear weights and embedding in `dtype` (fp32, bf16), norms in fp32, a vocabulary of artificial words."""
     path = pathlib.Path(sys.prefix).parent / "peers" / f"{shape}-{dtype}.gguf"
     if path.exists():
         return path

@@ -41,7 +41,7 @@ void enter_variant(config::Device wanted, char** argv) {
   ::execv(program.c_str(), argv);
   throw UserError(ExitCode::unfit_environment,
                   base::text("cannot start ", program, " (", std::strerror(errno),
-                             "): mend it, or ask for \"cpu\" (run.device, --device)"));
+                             "): fix it, or ask for \"cpu\" (run.device, --device)"));
 }
 
 }  // namespace trireme::cli

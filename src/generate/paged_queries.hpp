@@ -51,7 +51,7 @@ class PagedQueries {
 };
 
 // Differences of the kernel on this device from LibTorch's attention over gathered pages, on
-// made-up keys and values of so many heads; empty: nothing.
+// artificial keys and values of so many heads; empty: nothing.
 std::string paged_attention_problem(at::Device device, AttendPages kernel, const LocalShape& shape);
 
 }  // namespace trireme::generate

@@ -1,4 +1,4 @@
-// Kernels of the made-up GPU: what the compiler for GPUs adds to C++ (cuda_language.hpp), on
+// Kernels of the fake GPU: what the compiler for GPUs adds to C++ (cuda_language.hpp), on
 // fibers. A block's threads are fibers of one thread of the host. Which of them goes on is drawn, a
 // warp may run far ahead of the others, and blocks come in any order; a thread goes on until it
 // comes to a barrier or a shuffle. One kernel runs at a time, whatever its stream, so that a

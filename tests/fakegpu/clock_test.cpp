@@ -1,4 +1,4 @@
-// Phases as a device comes through them, by events of the made-up run time.
+// Phases as a device comes through them, by events of the fake run time.
 #include <gtest/gtest.h>
 
 #include <atomic>

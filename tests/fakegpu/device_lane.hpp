@@ -1,4 +1,4 @@
-// The lane of the made-up GPU: what a test computes is a kernel on the legacy default stream, as
+// The lane of the fake GPU: what a test computes is a kernel on the legacy default stream, as
 // LibTorch's are, or on a stream of its own.
 #pragma once
 

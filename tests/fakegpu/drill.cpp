@@ -1,4 +1,4 @@
-// A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way
+// A program with a watchdog that moves weights between fake GPUs, one of which fails in the way
 // that the command line says. It ends as the program ends. Rank 1 is the one that fails.
 #include <chrono>
 #include <csignal>

@@ -1,4 +1,4 @@
-// Every event of the exchange between GPUs, left out one at a time: the made-up run time must see
+// Every event of the exchange between GPUs, left out one at a time: the fake run time must see
 // that operations have lost their order. How many values that made wrong, when one side or the
 // other is slow, is printed beside it.
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The exchanges between GPUs, the sources of the GPU variant as they are, on a made-up run time:
+// The exchanges between GPUs, the sources of the GPU variant as they are, on a fake run time:
 // each rank with a device of its own (NCCL), and all on one (staged through host memory). What was
 // asked of the run time in no order is a failure, whatever came out.
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(DeviceExchange, IsNcclBetweenDevicesAndStagedOnOne) {
             world().size() == 1 ? "NCCL ring" : "MPI ring staged through host memory");
 }
 
-// bf16 weights are bytes to an exchange; one stage that many mailboxes of the made-up NCCL carry.
+// bf16 weights are bytes to an exchange; one stage that many mailboxes of the fake NCCL carry.
 TEST(DeviceExchange, GathersHalfPrecision) {
   own_device();
   DeviceLane lane;

@@ -1,4 +1,4 @@
-// Generation by the paths of a GPU, on the made-up one: replicas of 1, 2 and 4 tensor-parallel
+// Generation by the paths of a GPU, on the fake one: replicas of 1, 2 and 4 tensor-parallel
 // ranks against the host's.
 #include "torch/torch.hpp"
 
@@ -299,7 +299,7 @@ TEST(FusedOperators, TakeBiasesAndNormsOfHeads) {
   }
 }
 
-// The made-up NCCL adds in the order of ranks, as ours does: same bits, where LibTorch attends on
+// The fake NCCL adds in the order of ranks, as ours does: same bits, where LibTorch attends on
 // both.
 TEST_P(DeviceGeneration, SumsOnTheDeviceGiveTheTextsOfTheHost) {
   own_device();

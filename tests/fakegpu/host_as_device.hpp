@@ -1,7 +1,7 @@
-// The device path of what computes with tensors, on the made-up GPU. While a HostAsDevice lives,
+// The device path of what computes with tensors, on the fake GPU. While a HostAsDevice lives,
 // tensors of the CPU are a device's to the program:
 //
-// - their memory is the made-up device's, so that NCCL takes it, what nobody wrote is NaN, and
+// - their memory is the fake device's, so that NCCL takes it, what nobody wrote is NaN, and
 // freeing what is in use is a finding;
 // - each of LibTorch's operators comes where it stands in the legacy default stream: it waits for
 // what was put there before, and for
@@ -11,7 +11,7 @@
 // - recorded work (kernels/device_graph.hpp) is the function that starts it, done at each launch
 // and not when it is recorded; it is rehearsed on a stream of its
 //   own, where operators stand meanwhile;
-// - page-locked memory is the made-up run time's, which counts it.
+// - page-locked memory is the fake run time's, which counts it.
 #pragma once
 
 #include <ATen/record_function.h>

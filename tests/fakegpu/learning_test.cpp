@@ -1,4 +1,4 @@
-// Passes of learning by the paths of a GPU, on the made-up one: how often the host waits for the
+// Passes of learning by the paths of a GPU, on the fake one: how often the host waits for the
 // device does not depend on the number of micro-batches, and the numbers of a step are the host's.
 #include "torch/torch.hpp"
 
@@ -16,7 +16,7 @@
 namespace trireme::test {
 namespace {
 
-// Texts whose ids the tiny model knows, with made-up columns of a rollout.
+// Texts whose ids the tiny model knows, with artificial columns of a rollout.
 ppo::Experience made_up(const config::ModelShape& shape, const std::vector<uint64_t>& ids) {
   Samples samples = samples_of(ids);
   for (auto& id : samples.ids) id = static_cast<int32_t>(id % shape.vocab);

@@ -1,5 +1,5 @@
 // The ledger of a device against what is allocated there: the program's own memory and that of
-// LibTorch's operators, counted by the made-up device while a model is made, trained and scored by
+// LibTorch's operators, counted by the fake device while a model is made, trained and scored by
 // the paths of a GPU.
 #include "torch/torch.hpp"
 
@@ -84,7 +84,7 @@ plan::Ledger ledger_of(const Shape& s, const model::ModelSpec& spec) {
   return plan::memory_of_rank(job, world().rank());
 }
 
-// Without the process: a made-up device has no context and no communicators.
+// Without the process: a fake device has no context and no communicators.
 int64_t planned(const plan::Ledger& ledger, Phase phase) {
   int64_t sum = 0;
   for (const auto& entry : ledger.entries()) {

@@ -1,4 +1,4 @@
-// Inside of the made-up GPU: streams, events, and the order that they promise.
+// Inside of the fake GPU: streams, events, and the order that they promise.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The golden cases by the paths of a GPU, each rank with a made-up one of its own.
+// The golden cases by the paths of a GPU, each rank with a fake one of its own.
 #include "parity/site.hpp"
 
 #include "fakegpu/device_lane.hpp"

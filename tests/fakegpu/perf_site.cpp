@@ -1,4 +1,4 @@
-// The programs of perf/ on the made-up GPU: a rehearsal of what they do on one, whose times say
+// The programs of perf/ on the fake GPU: a rehearsal of what they do on one, whose times say
 // nothing.
 #include "torch/torch.hpp"
 

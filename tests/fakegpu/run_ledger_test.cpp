@@ -1,6 +1,6 @@
 // The ledger of a rank against what it holds while weights go to the generators and while it saves:
 // its device, and page-locked memory of the host. Ranks write answers, learn from them, sync and
-// save in turn, by the program's WeightBridge and Checkpointing on the made-up GPU.
+// save in turn, by the program's WeightBridge and Checkpointing on the fake GPU.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
@@ -107,9 +107,8 @@ int64_t sum_of(const plan::Ledger& ledger, plan::Place place, Phase phase,
   int64_t sum = 0;
   for (const auto& entry : ledger.entries()) {
     const bool chosen =
-        owner.empty()
-            ? entry.owner != "process"
-            : entry.owner == owner;  // a made-up device has no context and no communicators
+        owner.empty() ? entry.owner != "process"
+                      : entry.owner == owner;  // a fake device has no context and no communicators
     if (chosen && entry.place == place && entry.what.starts_with(what) &&
         (entry.phases & plan::phase_bit(phase)) != 0)
       sum += entry.bytes;

@@ -36,10 +36,10 @@ Segment::Segment(std::string name, int rank, int size, const std::atomic<bool>& 
              static_cast<size_t>(size) * static_cast<size_t>(size) * sizeof(Channel)) {
   const int file = shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0)
-    throw std::runtime_error("no shared memory for the made-up NCCL");
+    throw std::runtime_error("no shared memory for the fake NCCL");
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
-  if (memory == MAP_FAILED) throw std::runtime_error("no shared memory for the made-up NCCL");
+  if (memory == MAP_FAILED) throw std::runtime_error("no shared memory for the fake NCCL");
   shared_ = static_cast<Shared*>(memory);
 }
 

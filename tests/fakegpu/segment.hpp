@@ -1,4 +1,4 @@
-// How the ranks of a made-up NCCL communicator meet: one mailbox each in a piece of shared memory,
+// How the ranks of a fake NCCL communicator meet: one mailbox each in a piece of shared memory,
 // one collective after the other, and a channel from each rank to each for messages.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Streams, events and kernels of the made-up CUDA run time.
+// Streams, events and kernels of the fake CUDA run time.
 #include <algorithm>
 #include <chrono>
 

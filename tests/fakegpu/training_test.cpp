@@ -1,4 +1,4 @@
-// Training by the paths of a GPU, on the made-up one: the exchange by NCCL, the optimizer's pass by
+// Training by the paths of a GPU, on the fake one: the exchange by NCCL, the optimizer's pass by
 // the kernel for devices and by LibTorch's operators, state on the host beside it, hybrid sharding;
 // against the same steps on the host.
 #include "torch/torch.hpp"

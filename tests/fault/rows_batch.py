@@ -1,4 +1,4 @@
-"""Rows about jobs that come back: the shipped batch scripts under a real Slurm (of made-up nodes) and on stand-ins of PBS, disturbed several times each, with
+"""Rows about jobs that come back: the shipped batch scripts under a real Slurm (of simulated nodes) and on stand-ins of PBS, disturbed several times each, with
 saves and iterations of any length. They go on by themselves until the run is done, and it has the bits of an undisturbed one."""
 
 import os

@@ -1,4 +1,4 @@
-"""A row about the shipped batch script: warnings of a real Slurm (of made-up nodes) at random moments, with saves and iterations of any length."""
+"""A row about the shipped batch script: warnings of a real Slurm (of simulated nodes) at random moments, with saves and iterations of any length."""
 
 import math
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two made-up nodes with a network between them that can be cut, on this machine and without root:
+# Two simulated nodes with a network between them that can be cut, on this machine and without root:
 #
 #   two_nodes.sh CUT COMMAND...    runs COMMAND on n1; mpirun --host n1,n2 reaches n2 through the agent that this script puts into OMPI_MCA_plm_rsh_agent
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/gpu/run.sh where there is no GPU: over the build that is there, with tests on the made-up GPU in place of those of label gpu; and its steps before
+"""tests/gpu/run.sh where there is no GPU: over the build that is there, with tests on the fake GPU in place of those of label gpu; and its steps before
 the tests against stubs of their commands. What it writes as it goes is there, whatever ends it.
 
     rehearsal_test.py ROOT BUILD

@@ -77,7 +77,7 @@ esac
 
 
 class Machine:
-    """A made-up machine with an empty home: a copy of bootstrap.sh, and stubs in front of PATH."""
+    """A simulated machine with an empty home: a copy of bootstrap.sh, and stubs in front of PATH."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)

@@ -167,7 +167,7 @@ void train_and_compare(const GoldenCase& c, const Run& run) {
   }
 }
 
-// All models; of a made-up device, where each takes its time, one.
+// All models; of a fake device, where each takes its time, one.
 std::vector<const GoldenCase*> steps_here() {
   if (site().device) return {&steps().at("sft_steps.llama_untied")};
   return steps().starting_with("sft_steps.");

@@ -70,7 +70,7 @@ def repeat(build, name, times, busy):
 
 
 def self_test():
-    """A made-up project with a test that is red at its third time: found, noted, tried again; a green one is not run twice."""
+    """A fake project with a test that is red at its third time: found, noted, tried again; a green one is not run twice."""
     problems = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

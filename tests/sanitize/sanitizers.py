@@ -26,7 +26,7 @@ FINDING = 66  # exit code of a program with findings of ThreadSanitizer
 EXHAUSTIVE = "Commit.EveryFailedCall*:Commit.OldOrNewAfterACrash*:Damage.EveryFlippedBit*"
 STORMS = "Mailbox.*:Barrier.*"
 MESSAGES = "EnvironmentTest.TenThousandMessages"
-# They leave out what puts two streams of the made-up GPU into order: races are what they are for.
+# They leave out what puts two streams of the fake GPU into order: races are what they are for.
 RACES = "*/Edges.*:*/Waits.*:DeviceMessages.HaveNoEventTooMany"
 
 
@@ -64,7 +64,7 @@ KINDS = {
 
 
 def build(kind, runs, folder, torch):
-    """Returns the runs whose programs this machine can build: those on the made-up GPU need the headers of CUDA and NCCL."""
+    """Returns the runs whose programs this machine can build: those on the fake GPU need the headers of CUDA and NCCL."""
     def run(*command):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:

@@ -72,7 +72,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Job:
-    """One run of a script in a made-up installation."""
+    """One run of a script in a fake installation."""
 
     def __init__(self, folder, settings, signals=()):
         self.folder = pathlib.Path(folder)

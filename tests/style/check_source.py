@@ -2,7 +2,7 @@
 """Reads the sources and fails on what the design forbids. The rules stand in `RULES` below, the module table in layers.json.
 
     check_source.py ROOT           check the tree at ROOT
-    check_source.py --self-test    break each rule once in a made-up tree and see it found
+    check_source.py --self-test    break each rule once in a fake tree and see it found
     check_source.py --markdown     the module table as it stands in docs/dev/architecture.md
 """
 

@@ -7,7 +7,7 @@ the reason: of the first kind by their name, of the second as Class::name or mod
     check_unwired.py ROOT                   check the tree at ROOT
     check_unwired.py ROOT LIBRARY... [--left-out SOURCE...]
                                             check what the program is linked from; SOURCES are the program's too, but not part of this build
-    check_unwired.py --self-test COMPILER   made-up trees with and without a caller
+    check_unwired.py --self-test COMPILER   fake trees with and without a caller
 """
 
 import collections

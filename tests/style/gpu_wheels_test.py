@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bootstrap.sh fetches for the GPU variant what a CUDA toolkit lacks, in the versions that the torch wheel names: asked with made-up
+"""bootstrap.sh fetches for the GPU variant what a CUDA toolkit lacks, in the versions that the torch wheel names: asked with fake
 toolkits, with and without cuDNN and NCCL. Nothing is fetched.
 
     gpu_wheels_test.py ROOT [FOLDER with the torch wheel]

@@ -80,7 +80,7 @@ inline std::vector<Roles> role_mixes() {
 struct Transport {
   const char* name;
   SyncOptions options;
-  int ranks_of_node = 0;  // made-up nodes; 0: the machine's
+  int ranks_of_node = 0;  // simulated nodes; 0: the machine's
 
   Members of(Members members) const {
     for (int r = 0; ranks_of_node > 0 && r < world().size(); ++r)

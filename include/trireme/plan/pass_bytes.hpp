@@ -17,7 +17,7 @@ inline constexpr int64_t vocabulary_chunk = 4096;
 enum class Operators : uint8_t {
   host,  // the program's own on CPUs; estimated from above, with what the libraries under them take
   device,    // the program's own on GPUs: allocated bytes at the fullest moment, counted on the
-             // made-up device within 3 %
+             // fake device within 3 %
   composed,  // LibTorch's on GPUs, where the program's own were put aside: these keep fp32 copies;
              // estimated
 };

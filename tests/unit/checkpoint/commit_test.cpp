@@ -85,8 +85,7 @@ TEST(Commit, AnEndBetweenTheRenamesOfAnExchangeLosesNoCheckpoint) {
     EXPECT_EQ(is_new, point != "ckpt.moved_aside") << point;
     EXPECT_EQ(std::filesystem::exists(folder.path() / "step-000020" / "manifest.json"), !is_new)
         << point;
-    EXPECT_EQ(load(alone, folder.path()), is_new ? 10 : 20)
-        << point;  // the made-up one holds nothing
+    EXPECT_EQ(load(alone, folder.path()), is_new ? 10 : 20) << point;  // the fake one holds nothing
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
       EXPECT_FALSE(entry.path().filename().string().starts_with("."))
           << point << " left " << entry.path();

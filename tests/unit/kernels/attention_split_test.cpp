@@ -1,5 +1,5 @@
 // How threads share the training attention of one long sequence: the program's own order of blocks
-// and turns, on made-up clocks.
+// and turns, on simulated clocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

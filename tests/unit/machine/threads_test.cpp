@@ -1,4 +1,4 @@
-// The thread plan of made-up nodes, and of this one.
+// The thread plan of simulated nodes, and of this one.
 #include "torch/torch.hpp"
 
 #include "trireme/machine/threads.hpp"

@@ -28,8 +28,8 @@ uint64_t id(int64_t iteration, int64_t ordinal) {
   return group_of(request_id(iteration, ordinal, 0));
 }
 
-// What a made-up run does with its groups: lengths and whether they teach something are drawn when
-// a group is begun, replicas write in any order.
+// What a simulated run does with its groups: lengths and whether they teach something are drawn
+// when a group is begun, replicas write in any order.
 class History {
  public:
   History(const GroupPolicy& policy, uint64_t seed, bool restarts = false)

@@ -1,4 +1,4 @@
-// The tools of one process on made-up files: what they print, and what they refuse.
+// The tools of one process on artificial files: what they print, and what they refuse.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

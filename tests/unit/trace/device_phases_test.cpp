@@ -1,4 +1,4 @@
-// Phases by a made-up clock of a device: what is counted, where it stands, and what becomes of a
+// Phases by a simulated clock of a device: what is counted, where it stands, and what becomes of a
 // clock that fails.
 #include <gtest/gtest.h>
 

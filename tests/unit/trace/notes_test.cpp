@@ -128,7 +128,7 @@ TEST(Notes, DroppedEventsAreSaid) {
   EXPECT_THAT(notes(table, RolesRun::together), ElementsAre(HasSubstr("leaves out 12")));
 }
 
-// ---- the split of made-up jobs ----
+// ---- the split of simulated jobs ----
 
 constexpr const char* role_names[] = {"trainer", "generator", "reward"};
 

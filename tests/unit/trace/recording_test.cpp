@@ -1,4 +1,4 @@
-// What the recorder keeps of made-up call trees and threads, and how it looks in trace.json when
+// What the recorder keeps of simulated call trees and threads, and how it looks in trace.json when
 // names are awkward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -38,7 +38,7 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host, windows), name_of);
 
-// Two trainers and a replica of two on one node, or on two made-up ones: what the sources' windows
+// Two trainers and a replica of two on one node, or on two simulated ones: what the sources' windows
 // hold is copied from there, by both ways the same.
 TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
   if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
