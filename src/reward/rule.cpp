@@ -21,10 +21,10 @@ namespace trireme::reward {
 using text::Pattern;
 namespace {
 
+// White space of any script, as Python's strip() takes it.
 std::string_view trim(std::string_view text) {
-  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!text.empty() && space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && space(text.back())) text.remove_suffix(1);
+  text.remove_prefix(text::leading_space(text, text::is_python_space));
+  text.remove_suffix(text::trailing_space(text, text::is_python_space));
   return text;
 }
 

@@ -19,6 +19,10 @@ float score_one(const config::RewardSource& options, const std::string& response
 
 TEST(Rule, ExactComparesTheTrimmedResponse) {
   EXPECT_EQ(score_one(rule(Rule::exact), " Paris\n", "Paris"), 1);
+  EXPECT_EQ(score_one(rule(Rule::exact), "\u00a0Paris\u3000\x1f", "Paris\u202f"), 1)
+      << "as Python's strip()";
+  EXPECT_EQ(score_one(rule(Rule::exact), "\u200bParis", "Paris"), 0) << "not white space";
+  EXPECT_EQ(score_one(rule(Rule::exact), "\xA0x", "x"), 0) << "not UTF-8: kept";
   EXPECT_EQ(score_one(rule(Rule::exact), "paris", "Paris"), 0);
   auto any_case = rule(Rule::exact);
   any_case.case_sensitive = false;
