@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.hpp"
+#include "trireme/data/messages.hpp"
 
 namespace trireme::data {
 namespace {
@@ -34,8 +35,9 @@ ChatEncoder::ChatEncoder(const Record& record, const text::Tokenizer& tokenizer,
   const bool continues = messages_.size() < prompt.size() + answer.size();
   try {
     for (size_t i = prompt.size() - continues; i < messages_.size(); ++i) {
+      const bool rest = continues && i + 1 == prompt.size();
       if (messages_[i].role != "assistant") continue;
-      const bool rest = continues && turns_.empty();
+      if (!is_learned(rest ? answer.front() : messages_[i], record.where())) continue;
       add_turn(i, rest ? prompt
                        : std::vector<text::Message>(messages_.begin(),
                                                     messages_.begin() + static_cast<int64_t>(i)));

@@ -142,6 +142,17 @@ std::vector<text::Message> read_messages(const OrderedJson& json, const std::str
   return messages;
 }
 
+bool is_learned(const text::Message& turn, const std::string& where) {
+  if (turn.extra.empty()) return true;
+  const text::Json extra = text::parse_json(turn.extra, {where, 1});
+  const auto weight = extra.find("weight");
+  if (weight == extra.end() || weight->is_null()) return true;
+  VALIDATE(*weight == 0 || *weight == 1, ExitCode::bad_data, where,
+           ": the `weight` of a turn of the assistant is ", weight->dump(),
+           ", expected 1 (learned) or 0 (not learned): correct it");
+  return *weight == 1;
+}
+
 std::string messages_json(std::span<const text::Message> messages) {
   std::string out = "[";
   for (const text::Message& message : messages) {

@@ -18,6 +18,10 @@ std::vector<text::Message> read_messages(const text::OrderedJson& json, const st
 // One turn, which stands for a list of it.
 bool is_turn(const text::OrderedJson& json);
 
+// Whether an assistant's turn is learned from: not where its `weight` is 0, as in OpenAI's files
+// for fine-tuning. Throws UserError(bad_data) with `where` when it is neither 0 nor 1.
+bool is_learned(const text::Message& turn, const std::string& where);
+
 // Anthropic HH: "\n\nHuman: ...\n\nAssistant: ..." in one text.
 bool is_dialogue(const std::string& text);
 std::vector<text::Message> read_dialogue(const std::string& text);

@@ -125,6 +125,54 @@ TEST_F(Chats, AnAnswerIsWholeAlsoWhereItBeginsAsTheOpeningContinues) {
   }
 }
 
+// OpenAI's files for fine-tuning: `weight` of a turn of the assistant.
+TEST_F(Chats, TurnsOfWeightZeroAreNotLearned) {
+  const auto tokenizer = tokenizer_with(
+      "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{{ eos_token }}{% endfor %}"
+      "{% if add_generation_prompt %}<a>{% endif %}");
+  const auto record = [](const std::vector<std::string>& weights) {
+    ordered_json messages = ordered_json::array();
+    for (const std::string& weight : weights) {
+      messages.push_back({{"role", "user"}, {"content", "q"}, {"weight", 0}});
+      messages.push_back({{"role", "assistant"}, {"content", std::to_string(messages.size())}});
+      if (!weight.empty()) messages.back()["weight"] = ordered_json::parse(weight);
+    }
+    return ordered_json{{"messages", messages}}.dump();
+  };
+  const auto learned_of = [&](const std::vector<std::string>& weights) {
+    const auto set = SftSet::load(options(record(weights)), tokenizer);
+    std::string targets;
+    for (size_t t = 0; t < set[0].ids.size(); ++t) {
+      if (set[0].loss_mask[t] != 0) targets += tokenizer.decode(std::vector{set[0].ids[t]});
+    }
+    return targets;
+  };
+  EXPECT_EQ(learned_of({"0", "1"}), "3<|eos|>");
+  EXPECT_EQ(learned_of({"1", "0"}), "1<|eos|>");
+  EXPECT_EQ(learned_of({"", "0.0", "1.0", "null"}), "1<|eos|>5<|eos|>7<|eos|>");
+  for (const std::string wrong : {"0.5", "2", "-1", "true", "\"0\""})
+    EXPECT_THROW(learned_of({"1", wrong}), UserError) << wrong;
+  EXPECT_THROW(learned_of({"0", "0"}), UserError) << "nothing to learn";
+  // An answer that continues a turn has a weight of its own.
+  const auto continued = [&](int begun, int rest) {
+    const ordered_json record{{"prompt",
+                               {{{"role", "user"}, {"content", "q"}},
+                                {{"role", "assistant"}, {"content", "a"}, {"weight", begun}}}},
+                              {"response",
+                               {{{"role", "assistant"}, {"content", "b"}, {"weight", rest}},
+                                {{"role", "user"}, {"content", "r"}},
+                                {{"role", "assistant"}, {"content", "c"}}}}};
+    const auto set = SftSet::load(options(record.dump()), tokenizer);
+    std::string targets;
+    for (size_t t = 0; t < set[0].ids.size(); ++t) {
+      if (set[0].loss_mask[t] != 0) targets += tokenizer.decode(std::vector{set[0].ids[t]});
+    }
+    return targets;
+  };
+  EXPECT_EQ(continued(0, 1), "b<|eos|>c<|eos|>");
+  EXPECT_EQ(continued(1, 0), "c<|eos|>");
+}
+
 // Every turn of the assistant is learned, after the opening that generation has before it.
 TEST_F(Chats, EachTurnOfAConversationBeginsAfterItsOpening) {
   const auto tokenizer = tokenizer_with(
