@@ -168,7 +168,8 @@ std::string key_table_markdown() {
 std::string expert_key_table_markdown() {
   return base::text(
       "# Expert keys\n\n"
-      "Made from the key table of the program (`trireme --expert-keys`). Escape hatches, sizes of "
+      "Made from the key table of the program (`trireme --expert-keys`). Fine points of single "
+      "algorithms, escape hatches, sizes of "
       "buffers and hooks of tests: the defaults are\n"
       "right unless a measurement or an error message says otherwise. They are set as all others, "
       "[deck_keys.md](deck_keys.md).\n",

@@ -64,17 +64,21 @@ void add_dpo_keys(KeyList<Options>& keys) {
       .at_least(0);
   keys.add(KEY(algo.dpo.simpo_gamma), "simpo: margin that is aimed at.")
       .at_least(0)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(algo.dpo.orpo_nll),
            "orpo: tokens of its language-model loss: prompt and chosen answer (sequence, as in "
            "TRL), or the answer alone (response, as in the paper).")
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(algo.dpo.desirable_weight), "kto, apo_zero_unpaired: weight of wanted answers.")
       .at_least(0)
-      .departs("OpenRLHF removed its KTO trainer.");
+      .departs("OpenRLHF removed its KTO trainer.")
+      .expert();
   keys.add(KEY(algo.dpo.undesirable_weight), "The same of unwanted ones.")
       .at_least(0)
-      .departs("OpenRLHF removed its KTO trainer.");
+      .departs("OpenRLHF removed its KTO trainer.")
+      .expert();
 }
 
 void add_distill_keys(KeyList<Options>& keys) {
@@ -92,7 +96,8 @@ void add_distill_keys(KeyList<Options>& keys) {
            "(GKD).");
   keys.add(KEY(algo.distill.discount),
            "ppo, policy = \"advantage\": discount of later tokens' log-ratios; 0: a token's own.")
-      .range(0, 1);
+      .range(0, 1)
+      .expert();
   keys.add(KEY(algo.distill.nll_coef),
            "sft: weight of the language-model loss on the data, beside the divergence.")
       .at_least(0);
@@ -108,15 +113,18 @@ void add_distill_keys(KeyList<Options>& keys) {
            "Most likely tokens that are compared; 0: the whole vocabulary. With support = "
            "\"teacher\" a rank keeps only so many log-probs of the teacher for each token.")
       .range(0, 65536);
-  keys.add(KEY(algo.distill.support), "top_k: whose most likely tokens.");
+  keys.add(KEY(algo.distill.support), "top_k: whose most likely tokens.").expert();
   keys.add(KEY(algo.distill.rest),
            "top_k: all other tokens are one more (tail), both distributions are divided by their "
-           "mass on these (renormalise), or the others are left out (none, as in verl).");
+           "mass on these (renormalise), or the others are left out (none, as in verl).")
+      .expert();
   keys.add(KEY(algo.distill.log_prob_min), "rest = \"none\": least log-prob of either model.")
-      .below(0);
+      .below(0)
+      .expert();
   keys.add(KEY(algo.distill.loss_max),
            "Most of a token's divergence: with rest = \"none\"; ppo with policy_gradient, k2, k3.")
-      .above(0);
+      .above(0)
+      .expert();
 }
 
 }  // namespace
@@ -126,19 +134,22 @@ void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.advantage.gamma), gamma_help()).range(0, 1);
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
   keys.add(KEY(algo.advantage.lambd_value),
-           "The same of the returns that the critic learns; none: algo.advantage.lambd.")
+           "algo.advantage.lambd of the returns that the critic learns; none: the same.")
       .range(0, 1)
-      .departs("Not in OpenRLHF; NeMo-RL: gae_lambda_value.");
+      .departs("Not in OpenRLHF; NeMo-RL: gae_lambda_value.")
+      .expert();
   keys.add(KEY(algo.advantage.length_adaptive_alpha),
            "gae: above 0, the advantages of an answer of n tokens take lambda = 1 - 1 / (alpha n), "
            "at least 0, in the place of algo.advantage.lambd (VAPO: 0.05).")
       .at_least(0)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(algo.advantage.gaps),
            "How advantages and returns pass tokens between two turns of the policy. skip: as if "
            "they were not there (verl, NeMo-RL); decay: as tokens with reward and value 0 "
            "(OpenRLHF). The same where an answer is one turn.")
-      .departs("OpenRLHF: decay.");
+      .departs("OpenRLHF: decay.")
+      .expert();
   keys.add(KEY(algo.advantage.no_std_norm),
            "Centers advantages over the batch without dividing by their standard deviation.");
   keys.add(KEY(algo.advantage.is_correction_enable),
@@ -152,12 +163,15 @@ void add_algo_keys(KeyList<Options>& keys) {
            "dropped; custom: as the next three keys say.");
   keys.add(KEY(algo.advantage.is_correction_level),
            "custom: what is judged: tokens, whole sequences, or of a sequence the tokens that one "
-           "version of the weights wrote (segment).");
+           "version of the weights wrote (segment).")
+      .expert();
   keys.add(KEY(algo.advantage.is_correction_mode),
-           "custom: clip the weight to the threshold, or drop what lies outside.");
+           "custom: clip the weight to the threshold, or drop what lies outside.")
+      .expert();
   keys.add(KEY(algo.advantage.is_correction_gating),
            "custom: what is held against the threshold: the ratio, or a divergence of the two "
-           "probabilities.");
+           "probabilities.")
+      .expert();
   keys.add(KEY(algo.advantage.is_correction_threshold), "[low, high] of the above.")
       .at_least(0)
       .ordered();
@@ -179,13 +193,15 @@ void add_algo_keys(KeyList<Options>& keys) {
            "KL that an adaptive coefficient steers to; none: the coefficient stays.")
       .above(0);
   keys.add(KEY(algo.kl.horizon), "Time constant of the adaptive coefficient, in samples.")
-      .at_least(1);
+      .at_least(1)
+      .expert();
   keys.add(KEY(algo.kl.estimator),
            "k1: log ratio; k2: half its square; k3: exp(-ratio) - 1 + ratio.");
   keys.add(KEY(algo.kl.use_loss), "The KL term goes into the policy loss instead of the reward.");
   keys.add(KEY(algo.kl.unbiased_gradient),
            "With use_loss: the gradient of the expected KL, by importance weights, instead of that "
-           "of the estimate.");
+           "of the estimate.")
+      .expert();
 
   keys.add(KEY(algo.dynamic_filtering_enable),
            "Drops prompts whose mean reward lies outside the range and draws new ones until the "
@@ -197,11 +213,13 @@ void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.dynamic_filtering_patience),
            "Prompts that an iteration may draw before it warns and does what "
            "algo.dynamic_filtering_shortage says, in units of rollout.batch_size.")
-      .range(1, 524288);
+      .range(1, 524288)
+      .expert();
   keys.add(KEY(algo.dynamic_filtering_shortage),
            "draw_on: draws until the batch is full, with a warning each time that patience is "
            "over; smaller: learns from what was found, if anything; "
-           "stop: ends the run with exit code 65.");
+           "stop: ends the run with exit code 65.")
+      .expert();
 
   add_dpo_keys(keys);
   add_distill_keys(keys);

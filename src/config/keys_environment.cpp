@@ -24,7 +24,8 @@ void add_program_keys(KeyList<Options>& keys) {
            "process that gets the episode's turns from its reset on; then environment.outage "
            "counts.")
       .range(0, 100)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(environment.outage),
            "When a message has no answer that often. stop: the run ends with exit code 69; wait: "
            "it goes on asking, every 30 s at last; skip: the episode ends with the turns that it "
@@ -46,11 +47,13 @@ void add_episode_keys(KeyList<Options>& keys) {
            "Longest time that an episode waits for its environment, all its turns together; then "
            "it ends as a broken one. 0: no limit.")
       .at_least(0)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(environment.broken_reward),
            "Reward of the turn at which an episode broke (outage = \"skip\", max_time).")
       .range(-1e9, 1e9)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(environment.rewards),
            "turns: the reward of a turn counts at its last token; last: the sum over the turns at "
            "the episode's last token of a turn. Estimators that compare answers take the sum in "
@@ -65,7 +68,8 @@ void add_episode_keys(KeyList<Options>& keys) {
            "Regular expression (PCRE2) of a call. Groups `name` and `arguments` are its parts; "
            "without `name` the call has the name \"\", without `arguments` the first group, or "
            "all of it, are the arguments: JSON, or else a text.")
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(environment.tools),
            "Names of tools whose calls metrics.jsonl counts each for itself; calls of all other "
            "names, which the policy may invent, are counted together.")

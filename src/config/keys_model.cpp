@@ -16,7 +16,7 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
   };
   add(KEY(adam.lr), "Peak learning rate of AdamW.").at_least(0);
   add(KEY(adam.betas), "Decay of AdamW's first and second moments.").at_least(0).below(1);
-  add(KEY(adam.eps), "AdamW's epsilon.").above(0);
+  add(KEY(adam.eps), "AdamW's epsilon.").above(0).expert();
   add(KEY(adam.weight_decay), "Decoupled weight decay.").at_least(0);
   add(KEY(lr_scheduler), "Shape of the learning rate over the run after warm-up.");
   add(KEY(warmup_ratio),
@@ -52,7 +52,8 @@ void add_lora_keys(KeyList<Options>& keys, const std::string& section, const cha
       .departs("OpenRLHF: lora.rank.");
   add(KEY(alpha), "Scale of the adapter, times the rank.").above(0);
   add(KEY(rslora),
-      "The scale is alpha / sqrt(rank) instead of alpha / rank (rank-stabilised LoRA).");
+      "The scale is alpha / sqrt(rank) instead of alpha / rank (rank-stabilised LoRA).")
+      .expert();
   add(KEY(targets),
       "Modules to adapt: ends of their names (\"q_proj\"), or all-linear: every linear layer "
       "of the blocks. embed_tokens and lm_head where they are not tied.");
@@ -61,7 +62,8 @@ void add_lora_keys(KeyList<Options>& keys, const std::string& section, const cha
       .below(1);
   add(KEY(modules_to_save),
       "Modules that are trained whole, in a copy beside the model's own, and stored with the "
-      "adapter: embed_tokens, lm_head, score.");
+      "adapter: embed_tokens, lm_head, score.")
+      .expert();
 }
 
 }  // namespace
@@ -91,9 +93,11 @@ void add_model_keys(KeyList<Options>& keys) {
            "to bf16 (by up to 0.03 where it is 8 to 16); fp32 takes "
            "weights and hidden states in bf16 and keeps all else of the product in fp32, in "
            "training and generation alike. The head is slower then.")
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.")
-      .at_least(0);
+      .at_least(0)
+      .expert();
 
   add_optimizer_keys(
       keys, "actor", [](auto& root) -> auto& { return root.actor; });

@@ -23,7 +23,8 @@ void add_reward_keys(KeyList<Options>& keys) {
   keys.add(KEY(reward.retries),
            "Times that a request is asked again of a plugin that failed or was late; then "
            "reward.outage counts.")
-      .range(0, 100);
+      .range(0, 100)
+      .expert();
   keys.add(KEY(reward.outage),
            "When a plugin leaves a request without an answer that often. stop: the run ends with "
            "exit code 69; wait: it goes on asking, every 30 s at "
@@ -50,10 +51,13 @@ void add_rule_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(score_wrong), "Reward of a wrong one.").range(-1e9, 1e9);
   keys.add(KEY(format_pattern), "Regular expression that the whole response should match.");
   keys.add(KEY(format_weight), "Added to the reward when it does.").range(-1e9, 1e9);
-  keys.add(KEY(length_target), "Response length in tokens from which brevity counts.").at_least(0);
+  keys.add(KEY(length_target), "Response length in tokens from which brevity counts.")
+      .at_least(0)
+      .expert();
   keys.add(KEY(length_weight),
            "The reward falls by length_weight x max(0, length / length_target - 1).")
-      .range(-1e9, 1e9);
+      .range(-1e9, 1e9)
+      .expert();
 }
 
 void add_plugin_keys(KeyList<RewardSource>& keys) {
@@ -83,10 +87,11 @@ void add_judge_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(score_pattern),
            "judge: regular expression (PCRE2) that finds the score in what it writes: its first "
            "group, or the whole match.");
-  keys.add(KEY(score_match), "judge: which match counts.");
+  keys.add(KEY(score_match), "judge: which match counts.").expert();
   keys.add(KEY(score_words),
            "judge: numbers of words that the pattern finds, each \"WORD=NUMBER\" (letters' case "
-           "does not count); what is not among them must be a number.");
+           "does not count); what is not among them must be a number.")
+      .expert();
   keys.add(KEY(score_range),
            "judge: lowest and highest score, which become rewards 0 and 1; a number outside is no "
            "score. none: the score is the reward.")
@@ -94,7 +99,8 @@ void add_judge_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(no_score),
            "judge: reward of an answer for which no vote has a score; votes without one do not "
            "count beside others.")
-      .range(-1e9, 1e9);
+      .range(-1e9, 1e9)
+      .expert();
   keys.add(KEY(votes), "judge: how often it judges each answer.").range(1, 256);
   keys.add(KEY(vote_rule),
            "judge: reward of several votes: their mean, their median, or the most frequent one (on "
@@ -133,7 +139,8 @@ KeyList<RewardSource> make_source_keys() {
            "no score; 0: twice data.max_len, or the judge's positions.")
       .at_least(0);
   keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.")
-      .at_least(0);
+      .at_least(0)
+      .expert();
   add_plugin_keys(keys);
   add_judge_keys(keys);
   return keys;

@@ -97,7 +97,8 @@ void add_chat_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.date),
            "Date (YYYY-MM-DD) for templates that call `strftime_now`; empty: the day on which the "
            "run began, which its checkpoints keep.")
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(
           KEY(data.special_tokens),
           "Tokens that the tokenizer puts around plain texts (BOS, EOS). once: not where the text "
@@ -123,7 +124,8 @@ void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.pretrain_probs), "Weights of these files in the mix; empty: by their sizes.")
       .at_least(0);
   keys.add(KEY(data.text_key), "data.pretrain_dataset: column of a text to learn as it is.")
-      .never_empty();
+      .never_empty()
+      .expert();
   keys.add(KEY(data.prompt_key),
            "Column of the prompt: a text, or a chat (a list of {role, content}).")
       .never_empty()
@@ -154,7 +156,7 @@ void add_data_keys(KeyList<Options>& keys) {
   add_chat_keys(keys);
   keys.add(KEY(data.max_len), "Longest sequence, prompt and answer together, in tokens.")
       .range(2, 1 << 24);
-  keys.add(KEY(data.max_samples), "Lines used of the data.").at_least(1);
+  keys.add(KEY(data.max_samples), "Lines used of the data.").at_least(1).expert();
   keys.add(KEY(data.overlong_prompt),
            "What to do with a prompt that leaves no room for an answer: skip and count it, or stop "
            "with its line number.");

@@ -111,10 +111,11 @@ void add_run_keys(KeyList<Options>& keys) {
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.io_timeout),
-           "The same deadline for ranks that read or write files (data, models, checkpoints, "
+           "run.hang_timeout for ranks that read or write files (data, models, checkpoints, "
            "exports), never shorter than run.hang_timeout; 0: never.")
       .at_least(0)
-      .departs("Not in OpenRLHF.");
+      .departs("Not in OpenRLHF.")
+      .expert();
   keys.add(KEY(run.mismatch_check),
            "Collective calls on a communicator behind which its ranks compare what they have "
            "called (operation, elements, type, root); a difference, which MPI "

@@ -137,14 +137,16 @@ void add_async_keys(KeyList<Options>& keys) {
            "from as many prompts, those whose answers are "
            "finished first, and the others stay under way, so train.async_depth batches beyond "
            "what it needs keep generators busy; long answers may then "
-           "be older than train.async_depth versions.");
+           "be older than train.async_depth versions.")
+      .expert();
   keys.add(KEY(train.partial_rollout_kv),
            "Where new weights come in the middle of an answer. recompute: its keys and values are "
            "computed again, so that each token is drawn as its version "
            "of the weights draws it. keep: they stay, which saves that pass; tokens behind are "
            "drawn from new weights that read old keys and values, and "
            "have the log-probs of that. Those of a generator that gives its cache back to train "
-           "(generate.keep_kv_memory) are computed again.");
+           "(generate.keep_kv_memory) are computed again.")
+      .expert();
 }
 
 void add_memory_keys(KeyList<Options>& keys) {
@@ -252,7 +254,8 @@ void add_train_keys(KeyList<Options>& keys) {
            "more ends the run with exit code 70, and names "
            "the first tensor and rank. 0: the first one ends it; -1: no limit.")
       .at_least(-1)
-      .departs("OpenRLHF goes on for ever.");
+      .departs("OpenRLHF goes on for ever.")
+      .expert();
 
   keys.add(KEY(train.divergence.kl),
            "The run ends with exit code 70 when the mean KL to the reference stays above this. "
