@@ -151,7 +151,7 @@ void NcclComm::split_from(NcclComm& other) {
           return std::vector{*made, parent};
         });
   } catch (...) {
-    other.registrations_.clear();
+    other.forget_memory();
     static_cast<void>(other.leave());  // aborted, or in the hands of the helper
     throw;
   }
@@ -224,7 +224,31 @@ void NcclComm::enroll(std::byte* data, int64_t bytes) {
   registrations_.push_back(registration);
 }
 
+// By a helper, as what is made: it waits for the other ranks.
+bool NcclComm::open_window(std::byte* data, int64_t bytes) {
+  const auto window = std::make_shared<ncclWindow_t>(nullptr);
+  const ncclComm_t handle = handle_;
+  try {
+    meet_others(
+        "ncclCommWindowRegister",
+        [=] {
+          return ncclCommWindowRegister(handle, data, static_cast<size_t>(bytes), window.get(),
+                                        NCCL_WIN_COLL_SYMMETRIC);
+        },
+        [handle] { return std::vector{handle}; });
+  } catch (...) {
+    forget_memory();
+    static_cast<void>(leave());  // aborted, or in the hands of the helper
+    throw;
+  }
+  if (*window != nullptr) windows_.push_back(*window);
+  return *window != nullptr;
+}
+
 void NcclComm::dismiss() {
+  for (const ncclWindow_t window : std::exchange(windows_, {})) {
+    if (handle_ != nullptr) static_cast<void>(ncclCommWindowDeregister(handle_, window));
+  }
   for (void* registration : std::exchange(registrations_, {})) {
     if (handle_ != nullptr) static_cast<void>(ncclCommDeregister(handle_, registration));
   }
@@ -245,7 +269,7 @@ void NcclComm::abort_all() {
   {
     const std::lock_guard lock(registry().mutex);
     for (NcclComm* comm : std::exchange(registry().comms, {})) {
-      comm->registrations_.clear();  // gone with the communicator
+      comm->forget_memory();
       handles.push_back(std::exchange(comm->handle_, nullptr));
     }
   }

@@ -37,7 +37,10 @@ class NcclComm {
   }
   void enroll(std::byte* data,
               int64_t bytes);  // memory that NCCL may use without copies, until dismiss()
-  void dismiss();
+  // Memory of ncclMemAlloc, as much on all ranks, becomes a symmetric window until dismiss().
+  // False: NCCL made none here. Collective. Throws as the constructor does; this is lost then.
+  bool open_window(std::byte* data, int64_t bytes);
+  void dismiss();  // both
 
   // Of all communicators of this process, for any thread: what NCCL found wrong by itself. NCCL
   // reads a state for it; only communicators that do not block do more, for one thread.
@@ -51,7 +54,11 @@ class NcclComm {
   void begin(const CommView& comm);
   void split_from(NcclComm& other);
   void enter();
-  ncclComm_t leave();  // nobody else sees the handle from here on
+  ncclComm_t leave();     // nobody else sees the handle from here on
+  void forget_memory() {  // gone with the communicator
+    registrations_.clear();
+    windows_.clear();
+  }
   void meet_others(const char* call, const std::function<ncclResult_t()>& work,
                    const std::function<std::vector<ncclComm_t>()>& made);
   std::string words(ncclResult_t result) const;
@@ -61,6 +68,7 @@ class NcclComm {
   void* ranks_;  // an MPI_Comm
   int rank_, size_;
   std::vector<void*> registrations_;
+  std::vector<ncclWindow_t> windows_;
 };
 
 // Calls that NCCL enqueues together. One that an exception leaves is closed: NCCL would add what

@@ -11,6 +11,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/device_exchange.hpp"
+#include "trireme/comm/topology.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -50,7 +51,14 @@ double seconds_of_a_sum(const CommView& comm) {
 
 }  // namespace
 
-DeviceLinks measure_nccl_links(const CommView& comm, const std::vector<std::string>& hosts) {
+std::vector<std::string> hosts_of(const CommView& comm) {
+  const auto nodes = discover(comm);
+  const char* host = std::getenv("NCCL_HOSTID");
+  return comm.all_gather(host != nullptr ? base::text("host ", host)
+                                         : base::text("node ", nodes.node));
+}
+
+DeviceLinks find_nccl_links(const CommView& comm, const std::vector<std::string>& hosts) {
   int device = 0;
   TRIREME_CUDA_CALL(cudaGetDevice(&device));
   DeviceLinks out;
@@ -71,6 +79,11 @@ DeviceLinks measure_nccl_links(const CommView& comm, const std::vector<std::stri
   out.nodes = static_cast<int>(repeated.begin() - different.begin());
   out.shares_node = comm.max(together) > 1;
   out.peer_to_peer = comm.all(all);
+  return out;
+}
+
+DeviceLinks measure_nccl_links(const CommView& comm, const std::vector<std::string>& hosts) {
+  DeviceLinks out = find_nccl_links(comm, hosts);
   out.seconds = seconds_of_a_sum(comm);
   return out;
 }

@@ -1,10 +1,14 @@
 #include "comm/rank_sums_nccl.hpp"
 
+#include <cstdlib>
 #include <exception>
+#include <functional>
 #include <optional>
 
 #include "comm/cuda_support.hpp"
 #include "comm/nccl_comm.hpp"
+#include "comm/nccl_links.hpp"
+#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/pinned_buffer.hpp"
@@ -41,12 +45,32 @@ class DeviceSums : public RankSums {
   DeviceBuffer rounded_;
 };
 
+constexpr int first_with_windows = 22703;  // version of NCCL
+constexpr int64_t granule = int64_t{2} << 20;
+
+// Why the GPUs of `comm` have no symmetric window, by the conditions of NCCL's init.cc
+// (symmetricSupport) and sym_kernels.cc, which no call tells; empty: they have. Empty on all ranks
+// or on none. Collective.
+std::string window_problem(const CommView& comm) {
+  const DeviceLinks links = find_nccl_links(comm, hosts_of(comm));
+  std::string problem;
+  if (links.library < first_with_windows) problem = "this NCCL has none";
+  if (links.nodes > 1) problem = "NCCL sees its GPUs on several nodes";
+  if (!links.peer_to_peer) problem = "its GPUs do not see each other's memory";
+  for (const char* name : {"NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE"}) {
+    const char* wish = std::getenv(name);
+    if (wish != nullptr && std::atoi(wish) == 0) problem = base::text(name, " is ", wish);
+  }
+  if (comm.all(problem.empty()) || !problem.empty()) return problem;
+  return "another rank has none";
+}
+
 // Tensor parallelism's are among the work of the compute stream: nothing else could run beside
 // them, since all that follows reads the sum.
 class NcclSums final : public DeviceSums {
  public:
   NcclSums(const CommView& comm, cudaStream_t stream)
-      : DeviceSums(stream), rank_(comm.rank()), nccl_(comm) {}
+      : DeviceSums(stream), comm_(comm), nccl_(comm) {}
   ~NcclSums() override {
     // The communicator is freed when its work is over; what other ranks will not come to is aborted
     // instead.
@@ -56,7 +80,9 @@ class NcclSums final : public DeviceSums {
 
   void add_up(void* values, int64_t count, DType type) override {
     EXPECT(type == DType::f32 || type == DType::bf16);
-    RankSums::count(count * static_cast<int64_t>(size_of(type)), false);
+    const int64_t bytes = count * static_cast<int64_t>(size_of(type));
+    RankSums::count(bytes, false);
+    if (in_window(values)) count_in_window(bytes);
     nccl_.check(ncclAllReduce(values, values, static_cast<size_t>(count),
                               type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum,
                               nccl_.handle(), stream_),
@@ -64,18 +90,43 @@ class NcclSums final : public DeviceSums {
   }
   void gather(void* all, int64_t bytes) override {
     RankSums::count(bytes, false);
-    nccl_.check(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all,
+    nccl_.check(ncclAllGather(static_cast<std::byte*>(all) + comm_.rank() * bytes, all,
                               static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_),
                 "ncclAllGather");
   }
-  std::string kind() const override { return "NCCL"; }
+  std::byte* open_window(int64_t bytes) override {
+    EXPECT(window_.bytes() == 0);
+    no_window_ = window_problem(comm_);
+    if (!no_window_.empty()) return nullptr;
+    window_ = DeviceBuffer(base::round_up(bytes, granule), DeviceBuffer::Kind::registered);
+    if (comm_.all(nccl_.open_window(window_.data(), window_.bytes()))) return window_.data();
+    no_window_ = "NCCL makes none";
+    nccl_.dismiss();
+    window_ = {};
+    return nullptr;
+  }
+  std::string kind() const override {
+    if (window_.bytes() > 0)
+      return base::text("NCCL, those of products in a symmetric window of ",
+                        base::human_bytes(static_cast<double>(window_.bytes())));
+    return no_window_.empty() ? "NCCL" : "NCCL, without a symmetric window (" + no_window_ + ")";
+  }
   bool recordable() const override { return true; }
   void use_stream(void* compute_stream) override {
     stream_ = static_cast<cudaStream_t>(compute_stream);
   }
 
  private:
-  int rank_;
+  bool in_window(const void* values) const {
+    const auto* first = static_cast<const std::byte*>(values);
+    const std::less<> before;
+    return window_.bytes() > 0 && !before(first, window_.data()) &&
+           before(first, window_.data() + window_.bytes());
+  }
+
+  CommView comm_;
+  DeviceBuffer window_;  // freed after nccl_, which gives the window up
+  std::string no_window_;
   NcclComm nccl_;
 };
 

@@ -251,14 +251,6 @@ bool takes_ranks_that_share() {
   return wish != nullptr && std::atoi(wish) != 0 && version >= takes_several_ranks;
 }
 
-// By rank, what NCCL tells machines apart by.
-std::vector<std::string> hosts_of(const CommView& comm) {
-  const auto nodes = discover(comm);
-  const char* host = std::getenv("NCCL_HOSTID");
-  return comm.all_gather(host != nullptr ? base::text("host ", host)
-                                         : base::text("node ", nodes.node));
-}
-
 bool share_a_device(const CommView& comm) {
   int device = 0;
   TRIREME_CUDA_CALL(cudaGetDevice(&device));

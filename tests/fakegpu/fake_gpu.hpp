@@ -84,14 +84,16 @@ struct Faults {
       0;  // this rank never comes to this collective: it ends nowhere, and nothing is reported
   bool endless_init = false;  // ranks do not find each other while this is set; of a split, too
   bool failing_split = false;
-  int version = 22809;  // of NCCL
+  bool failing_window = false, no_windows = false;  // registering one fails; it makes none
+  int version = 22809;                              // of NCCL
 };
 void set_faults(const Faults& faults);
 // Since the program began.
 struct NcclCounts {
   int made = 0, destroyed = 0, aborted = 0;
-  int split = 0;    // of those that were made
-  int threads = 0;  // that calls made to go on in
+  int split = 0;        // of those that were made
+  int threads = 0;      // that calls made to go on in
+  int window_sums = 0;  // that ran in symmetric windows
 };
 NcclCounts nccl_counts();
 

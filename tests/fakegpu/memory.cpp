@@ -57,7 +57,8 @@ cudaError_t allocate(void** data, size_t bytes) {
   const std::lock_guard lock(m.mutex);
   if (bytes == 0 || bytes > m.limit - m.used)
     return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
-  constexpr size_t alignment = 256;
+  constexpr size_t page = 4096;  // what windows of NCCL begin at
+  const size_t alignment = bytes < page ? 256 : page;
   *data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   poison(*data, bytes);
   m.device[static_cast<std::byte*>(*data)] = bytes;

@@ -27,11 +27,6 @@ Library& library() {
   return *library;
 }
 
-void count(int NcclCounts::*what) {
-  const std::lock_guard lock(library().mutex);
-  ++(library().counts.*what);
-}
-
 thread_local int group_depth = 0;
 thread_local std::vector<ncclComm_t> aborted_in_group;
 
@@ -60,6 +55,7 @@ void wait_for_the_end(ncclComm_t comm, const char* call) {
 
 void free_communicator(ncclComm_t comm) {
   for (auto* registration : comm->registrations) delete registration;
+  end_windows(comm);
   {
     const std::lock_guard lock(library().mutex);
     library().alive.erase(comm);
@@ -164,6 +160,10 @@ ncclComm::ncclComm(const std::string& its_name, int its_rank, int its_size, bool
 
 namespace trireme::fakegpu {
 
+void count(int NcclCounts::*what) {
+  const std::lock_guard lock(library().mutex);
+  ++(library().counts.*what);
+}
 void set_faults(const Faults& its_faults) {
   const std::lock_guard lock(library().mutex);
   library().faults = its_faults;
@@ -257,19 +257,6 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
-  if (allocate(data, bytes) == cudaSuccess) return ncclSuccess;
-  static_cast<void>(cudaGetLastError());  // NCCL asks the driver, not the run time
-  return refuse(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
-}
-
-// Waits for nobody: what still uses the memory is a finding.
-ncclResult_t ncclMemFree(void* data) {
-  return data == nullptr || release(data)
-             ? ncclSuccess
-             : refuse(ncclInvalidArgument, "no memory of ncclMemAlloc");
-}
-
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int number = 0;
   const char* name = std::getenv(
@@ -349,25 +336,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   aborted_in_group.push_back(comm);
   if (!in_group()) free_aborted();
   return ncclSuccess;
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
-  if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
-  if (!on_device(data, bytes))
-    return refuse(ncclInvalidArgument, "registration of memory that is not the device's");
-  *handle = *comm->registrations.insert(new std::pair<const void*, size_t>(data, bytes)).first;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  const auto found = comm->registrations.find(static_cast<std::pair<const void*, size_t>*>(handle));
-  if (found == comm->registrations.end())
-    return refuse(ncclInvalidArgument, "no registration of this communicator");
-  const bool freed = !on_device((*found)->first, (*found)->second);
-  delete *found;
-  comm->registrations.erase(found);
-  return freed ? refuse(ncclInvalidUsage, "the memory was freed before its registration")
-               : ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() {

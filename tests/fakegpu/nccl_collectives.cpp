@@ -1,5 +1,6 @@
 // The fake NCCL: collectives, which run in the order of a stream.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "fakegpu/nccl_comm.hpp"
@@ -146,15 +147,16 @@ Segment::Outcome reduce_scatter(ncclComm_t comm, const std::byte* from, std::byt
   return Segment::Outcome::done;
 }
 
-Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count,
-                            bool bf16) {
+// `call`: what all ranks must call alike.
+Segment::Outcome all_reduce(ncclComm_t comm, const Call& call, const std::byte* from,
+                            std::byte* into, bool bf16) {
   const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float),
                most = Segment::mailbox_bytes / element;
   Sums sums(bf16);
-  for (size_t done = 0; done < count; done += most) {
-    const size_t piece = std::min(most, count - done);
+  for (size_t done = 0; done < call.count; done += most) {
+    const size_t piece = std::min(most, call.count - done);
     const auto outcome =
-        comm->segment.show({"all-reduce", count}, from + done * element, piece * element,
+        comm->segment.show(call, from + done * element, piece * element,
                            [&](int rank, const std::byte* shown) { sums.add(rank, shown, piece); });
     if (outcome != Segment::Outcome::done) return outcome;
     sums.write(into + done * element);
@@ -214,7 +216,13 @@ ncclResult_t ncclAllReduce(const void* from, void* into, size_t count, ncclDataT
   const size_t bytes = count * (bf16 ? 2 : 4);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(into);
+  // In windows at one place on all ranks, or on no rank.
+  Call call{"all-reduce", count};
+  const auto place = place_in_window(comm, from, bytes);
+  const bool windows = place && place_in_window(comm, into, bytes) == place;
+  if (windows) std::snprintf(call.name, sizeof call.name, "all-reduce at %zx", *place);
   return collect({comm, stream, "all-reduce", {reads(from, bytes), writes(into, bytes)}, [=] {
-                    return all_reduce(comm, source, target, count, bf16);
+                    if (windows) trireme::fakegpu::count(&NcclCounts::window_sums);
+                    return all_reduce(comm, call, source, target, bf16);
                   }});
 }

@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -44,6 +45,7 @@ struct ncclComm {
 
 namespace trireme::fakegpu {
 
+void count(int NcclCounts::*what);
 ncclResult_t refuse(ncclResult_t result, const std::string& words);
 // An error that is found behind the caller's back.
 void report(ncclComm_t comm, ncclResult_t result, const std::string& words);
@@ -63,6 +65,9 @@ ncclResult_t submit_messages();
 void drop_messages();
 // Runs a call in the order of its stream, unless it is one that a fault is wanted at.
 void run_call(ncclComm_t comm, const std::function<Segment::Outcome()>& exchange);
+// How far into a symmetric window of the communicator these bytes begin; nullopt: they are in none.
+std::optional<size_t> place_in_window(ncclComm_t comm, const void* values, size_t bytes);
+void end_windows(ncclComm_t comm);  // with the communicator
 // Recordings are told apart by the stream that they were made on.
 void note_stream(ncclComm_t comm, cudaStream_t stream);
 

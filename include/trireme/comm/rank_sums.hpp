@@ -3,6 +3,7 @@
 // device is not waited for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@ struct RankSumsCounters {
   int64_t sums = 0;
   int64_t bytes = 0;       // of the values that were summed and gathered, this rank's
   int64_t host_bytes = 0;  // those of them that went through host memory: all on CPUs, none by NCCL
+  int64_t window_bytes = 0;  // those of them that were summed in open_window()'s memory
   int64_t device_waits = 0;  // times that the host waited for the device
 };
 
@@ -29,6 +31,11 @@ class RankSums {
   // Every rank's `bytes` bytes, one rank's behind the other's; this rank's lie in their place
   // already. Collective.
   virtual void gather(void* all, int64_t bytes) = 0;
+  // At least `bytes` bytes of a device's memory, as many on all ranks, in which add_up() may be
+  // faster: the GPUs of a node see each other's (a symmetric window of NCCL). Null on all ranks
+  // where one has none; kind() tells why. Belongs to the sums. Called once at most, while nothing
+  // is recorded. Collective. Throws UserError(out_of_memory), and what make_rank_sums() throws.
+  virtual std::byte* open_window(int64_t /*bytes*/) { return nullptr; }
   virtual std::string kind() const = 0;  // for the log
   // True: a device can record them (kernels/device_graph.hpp); the host does nothing in between.
   virtual bool recordable() const { return false; }
@@ -45,6 +52,7 @@ class RankSums {
     counters_.bytes += bytes;
     counters_.host_bytes += through_host ? bytes : 0;
   }
+  void count_in_window(int64_t bytes) { counters_.window_bytes += bytes; }
 
  private:
   RankSumsCounters counters_;
