@@ -94,9 +94,7 @@ struct Engine::Impl {
       backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm,
                                                options.shared_sums);
     } else {
-      backend = std::make_unique<TorchBackend>(
-          spec, weights, pages, options.page_size,
-          DevicePaths{options.fused_operators, options.paged_attention, options.graphs}, comm);
+      backend = std::make_unique<TorchBackend>(spec, weights, pages, options, comm);
     }
     if (backend->records_steps())
       scheduler.begin_together(std::max<int64_t>(1, options.max_batch / burst_share));

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/kernels/row_invariant.hpp"
 #include "trireme/kernels/scalar_type.hpp"
 #include "trireme/kernels/tensor_elements.hpp"
@@ -129,9 +130,24 @@ size_t FusedOperators::run(const model::Linear& o, size_t place) {
   complete(o.in);
   const size_t count = model::joint_linears(*stage_, place);
   if (count > 1 && multiply_jointly(place, count)) return count;
+  if (multiply_into_window(o, place)) return 1;
   const std::optional<at::Tensor> bias = o.bias ? std::optional(weight(*o.bias)) : std::nullopt;
   value(o.out) = kernels::linear(value(o.in), weight(o.weight), bias);
   return 1;
+}
+
+// False: no sum over ranks follows, or the window is not free.
+bool FusedOperators::multiply_into_window(const model::Linear& o, size_t place) {
+  const auto& all = stage_->operations;
+  const auto* sum = place + 1 < all.size() ? std::get_if<model::Reduce>(&all[place + 1]) : nullptr;
+  if (sum == nullptr || sum->value != o.out || o.bias || o.in == o.out) return false;
+  const at::Tensor &x = value(o.in), matrix = weight(o.weight);
+  value(o.out) = at::Tensor();  // an older sum
+  const at::Tensor out = step_.window.take(x.size(0), matrix.size(0), x.options());
+  if (!out.defined()) return false;
+  kernels::multiply_rows(out, x, matrix, std::nullopt);
+  value(o.out) = out;
+  return true;
 }
 
 // False: their weights, or biases, are not stored one after another, or not all of them have a

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "local_shape.hpp"
+#include "product_window.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/model/forward.hpp"
@@ -30,7 +31,8 @@ class FusedOperators {
     const at::Tensor& cache;    // [2, L, S, K, hd]: keys, values
     model::Strategy& strategy;  // sums over ranks, rows of the vocabulary
     std::function<at::Tensor(const at::Tensor& q, const model::Scores& scores, int layer)>
-        attend;  // rotated q [M, H, hd], to what the cache has; [M, H, hd]
+        attend;                   // rotated q [M, H, hd], to what the cache has; [M, H, hd]
+    const ProductWindow& window;  // for products that are summed over ranks
   };
   FusedOperators(const model::ModelSpec& spec, const GeneratorWeights& weights, const Step& step)
       : spec_(spec),
@@ -55,6 +57,7 @@ class FusedOperators {
   size_t run(const Op& o, size_t place);  // by model::execute()
   size_t run_alone(const model::Operation& operation);
   bool multiply_jointly(size_t place, size_t count);
+  bool multiply_into_window(const model::Linear& o, size_t place);
   void complete(model::Value value);
   at::Tensor weight(model::Role role) const {
     return weights_.tensor(spec_.index_of(*stage_, role));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fused_operators.hpp"
+#include "trireme/base/checked.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/kernels/device_kernels.hpp"
@@ -110,13 +111,13 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 }
 
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights,
-                           int64_t pages, int64_t page_size, const DevicePaths& paths,
+                           int64_t pages, const EngineOptions& options,
                            const comm::CommView& tensor_parallel)
     : spec_(spec),
       weights_(weights),
       shape_(local_shape(spec, weights)),
       pages_(pages),
-      page_size_(page_size),
+      page_size_(options.page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
       sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host())
                                        : nullptr) {
@@ -128,10 +129,13 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
                                              own != nullptr ? device_ : at::Device(at::kCPU),
                                              own != nullptr ? *own : kernels::draws_on_host,
                                              own != nullptr ? sums_.get() : draw_sums_.get());
-  if (paths.fused_operators) fused_operators_ = fuses_operators(tensor_parallel);
-  if (paths.paged_attention && attends_plainly(spec))
+  if (options.fused_operators) fused_operators_ = fuses_operators(tensor_parallel);
+  if (fused_operators_ && sums_ != nullptr)
+    window_ = ProductWindow(*sums_, base::ceil_div<int64_t>(3 * options.max_batch, 2),
+                            shape_.hidden * shape_.element_bytes());
+  if (options.paged_attention && attends_plainly(spec))
     attend_pages_ = attention_over_pages(tensor_parallel);
-  if (!paths.graphs || attend_pages_ == nullptr || spec.shape.rope_scaling.by_length() ||
+  if (!options.graphs || attend_pages_ == nullptr || spec.shape.rope_scaling.by_length() ||
       model::selects_adapters(spec) || (sums_ != nullptr && !sums_->recordable()))
     return;
   if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
@@ -139,7 +143,10 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
       tensor_parallel, device_,
       [this](const StepIndices& indices, const Upload& upload, void* stream) {
         const SumsOnStream of_sums(sums_.get(), stream);
-        return forward(indices, upload);
+        const auto before = sums_ ? sums_->counters() : comm::RankSumsCounters{};
+        at::Tensor logits = forward(indices, upload);
+        if (sums_) count_sums(before, indices.written.numel());
+        return logits;
       });
 }
 
@@ -246,12 +253,16 @@ void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload&
   if (batch.rows() == 0) return;
   model::fit_ropes(spec_, indices.rows, ropes_);
   make_cache();
-  const auto before = sums_ ? sums_->counters() : comm::RankSumsCounters{};
   const at::Tensor logits = forward(indices, upload);
   if (!batch.logit_rows.empty()) logits_ = logits;
-  if (!sums_) return;
-  sums_of_row_.sums = sums_->counters().sums - before.sums;
-  sums_of_row_.bytes = (sums_->counters().bytes - before.bytes) / batch.rows();
+}
+
+// Of a step of decoding, each shape of which is computed before it is recorded.
+void TorchBackend::count_sums(const comm::RankSumsCounters& before, int64_t rows) {
+  const comm::RankSumsCounters& now = sums_->counters();
+  sums_of_row_.sums = now.sums - before.sums;
+  sums_of_row_.bytes = (now.bytes - before.bytes) / rows;
+  sums_of_row_.window_bytes = (now.window_bytes - before.window_bytes) / rows;
 }
 
 // A recording's work is counted here, since nothing is called; the calls that recorded it were
@@ -261,11 +272,13 @@ at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndi
   make_cache();
   const int64_t calls = paged_attention_calls_ + shape_.layers;
   auto sums = sums_ ? sums_->counters() : comm::RankSumsCounters{};
-  sums.sums += sums_of_row_.sums;
-  sums.bytes += sums_of_row_.bytes * shape.rows;
   const at::Tensor logits = graphs_->run(shape, rows, std::move(indices), upload);
   paged_attention_calls_ = calls;
-  if (sums_) sums_->set_counters(sums);
+  if (!sums_) return logits;
+  sums.sums += sums_of_row_.sums;
+  sums.bytes += sums_of_row_.bytes * shape.rows;
+  sums.window_bytes += sums_of_row_.window_bytes * shape.rows;
+  sums_->set_counters(sums);
   return logits;
 }
 
@@ -276,8 +289,9 @@ at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& uploa
     const auto attend = [&](const at::Tensor& q, const model::Scores& scores, int layer) {
       return strategy.attend_to_cache(q, scores, layer);
     };
-    const FusedOperators::Step step{
-        indices.rows, indices.written, indices.logit_rows, ropes_, cache_, strategy, attend};
+    const FusedOperators::Step step{indices.rows, indices.written, indices.logit_rows,
+                                    ropes_,       cache_,          strategy,
+                                    attend,       window_};
     const at::Tensor normed = FusedOperators(spec_, weights_, step).run();
     return normed.defined() ? head(normed) : normed;
   }
@@ -347,6 +361,7 @@ void TorchBackend::report(EngineCounters& counters) const {
   if (!sums_) return;
   counters.sum_bytes = sums_->counters().bytes;
   counters.sum_host_bytes = sums_->counters().host_bytes;
+  counters.sum_window_bytes = sums_->counters().window_bytes;
   counters.device_waits += sums_->counters().device_waits;
 }
 

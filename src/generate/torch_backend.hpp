@@ -11,6 +11,7 @@
 #include "decode_graphs.hpp"
 #include "local_shape.hpp"
 #include "paged_queries.hpp"
+#include "product_window.hpp"
 #include "step_backend.hpp"
 #include "step_indices.hpp"
 #include "tensor_sampler.hpp"
@@ -20,15 +21,12 @@
 
 namespace trireme::generate {
 
-// Those that a device takes where it has kernels of our own for them; a host takes none.
-struct DevicePaths {
-  bool fused_operators = true, paged_attention = true, graphs = true;
-};
-
 class TorchBackend final : public StepBackend {
  public:
+  // Of `options`, paths of a device are taken where it has kernels of our own for them, and none on
+  // a host.
   TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages,
-               int64_t page_size, const DevicePaths& paths, const comm::CommView& tensor_parallel);
+               const EngineOptions& options, const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -50,6 +48,7 @@ class TorchBackend final : public StepBackend {
   at::Tensor decode(const DecodeShape& shape, int64_t rows, StepIndices& indices, Upload& upload);
   std::optional<DecodeShape> recorded_shape(const StepBatch& batch);
   void make_cache();
+  void count_sums(const comm::RankSumsCounters& before, int64_t rows);
   at::Tensor head(const at::Tensor& x) const;
   at::Tensor capped(const at::Tensor& logits) const;
   at::Tensor product(const at::Tensor& x, size_t parameter) const;
@@ -77,10 +76,11 @@ class TorchBackend final : public StepBackend {
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
   std::unique_ptr<TensorSampler> sampler_;
   bool fused_operators_ = false;
+  ProductWindow window_;
   AttendPages attend_pages_ = nullptr;    // null: not used
   std::unique_ptr<DecodeGraphs> graphs_;  // null: not used
   int64_t weights_placed_ = 0;            // as recorded steps know them
-  comm::RankSumsCounters sums_of_row_;    // of a row of a step; `sums` of the whole step
+  comm::RankSumsCounters sums_of_row_;    // of a decoded row; `sums` of a whole step of decoding
   int64_t attention_calls_ = 0, paged_attention_calls_ = 0, uploads_ = 0, device_waits_ = 0;
 };
 

@@ -130,6 +130,11 @@ void GenerationStep::take_work(const config::Options& options, int64_t sequences
       rollout.min_new_tokens > 0 || !rollout.logit_bias.empty() || rollout.repetition_penalty != 1;
 }
 
+// generate/torch_backend.cpp: rows of recorded steps are filled up by half at most.
+void GenerationStep::take_window(int64_t max_batch) {
+  window_rows = base::ceil_div<int64_t>(3 * max_batch, 2);
+}
+
 GenerationBytes generation_bytes(const GenerationStep& s) {
   const config::ModelShape& m = s.shape;
   GenerationBytes out;
@@ -141,6 +146,8 @@ GenerationBytes generation_bytes(const GenerationStep& s) {
   out.indices = indices(s);
   out.draws = draws(s);
   if (s.graphs) out.recorded = recorded(s);
+  constexpr int64_t granule = int64_t{2} << 20;  // comm/rank_sums_nccl.cpp
+  out.window = base::round_up(s.window_rows * m.hidden * s.element_bytes, granule);
   out.rotation =
       float_bytes * m.head_dim * std::min(m.longest(), std::max<int64_t>(2 * s.longest, 512));
   return out;
@@ -167,6 +174,7 @@ void add_generation(Ledger& ledger, const std::string& owner, const GenerationBy
   add("recorded steps", bytes.recorded, caches & later);
   add("recorded steps: CUDA's own", bytes.recorded > 0 ? most_recordings * recording_of_cuda : 0,
       caches & later);
+  if (bytes.window > 0) add("window of sums over the replica's ranks", bytes.window, later);
   add("tables of the rotation of a replica", bytes.rotation, later);
 }
 

@@ -26,6 +26,7 @@ struct GenerationStep {
   int64_t rows = 0;                           // that it computes
   int64_t running = 0;                        // sequences, each of which draws a token
   int64_t prefill = 0;                        // positions of sequences that read their prompts
+  int64_t window_rows = 0;                    // of products that are summed in a window
   bool head_norms = false;
   bool fused = true;            // several operators at a time (generate/fused_operators.hpp)
   bool in_place = true;         // the others attend to pages where these lie
@@ -40,6 +41,8 @@ struct GenerationStep {
   // at a time.
   void take_work(const config::Options& options, int64_t sequences, int64_t max_batch,
                  bool own_kernels);
+  // Of a replica whose products of decoding are summed in a window.
+  void take_window(int64_t max_batch);
 };
 
 struct GenerationBytes {
@@ -53,6 +56,7 @@ struct GenerationBytes {
   int64_t recorded = 0;  // outputs of recorded steps, twice since they are done once
                          // before; numbers, logits and a page. Not CUDA's own
   int64_t rotation = 0;  // tables
+  int64_t window = 0;    // of sums over the replica's ranks
 };
 GenerationBytes generation_bytes(const GenerationStep& step);
 // As entries of `owner`'s. `working`: the phases in which it writes; `caches`: those in which KV

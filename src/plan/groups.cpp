@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <set>
 
+#include "trireme/base/checked.hpp"
 #include "trireme/config/models_of.hpp"
 #include "trireme/config/placement.hpp"
 
@@ -21,6 +22,11 @@ std::vector<int> group_of(const std::vector<int>& ranks, int rank, size_t size) 
       static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) / size * size;
   return {ranks.begin() + static_cast<std::ptrdiff_t>(first),
           ranks.begin() + static_cast<std::ptrdiff_t>(first + size)};
+}
+
+int64_t nccl_window_bytes(int64_t ranks) {
+  constexpr int64_t granule = int64_t{2} << 20, barriers = int64_t{64} << 10;  // at most
+  return base::round_up(ranks * nccl_window_of_rank + barriers, granule);
 }
 
 // Trainers that hold the same shard as `rank`.
@@ -51,6 +57,20 @@ bool one_node(const Job& job, const std::vector<int>& ranks) {
   return std::ranges::all_of(ranks, [&](int rank) { return node(rank) == node(ranks.front()); });
 }
 
+std::vector<int> replica_of(const Job& job, int rank) {
+  for (auto& replica :
+       config::replica_groups(job.roles.generator, job.node_of_rank,
+                              static_cast<int>(job.options.generate.tensor_parallel))) {
+    if (is_among(replica, rank)) return replica;
+  }
+  return {};
+}
+
+bool sums_in_window(const Job& job, const std::vector<int>& replica) {
+  return job.machine.device_bytes > 0 && job.own_kernels && job.options.generate.fused_operators &&
+         replica.size() > 1 && one_node(job, replica);
+}
+
 bool reads_in_place(const Job& job) {
   if (job.machine.device_bytes > 0 || !may_read_in_place(job.options)) return false;
   return std::ranges::all_of(job.roles.generator, [&](int rank) {
@@ -77,18 +97,18 @@ int64_t nccl_bytes(const Job& job, int rank) {
   if (ppo && is_among(job.roles.reward, rank))
     add(reward_group(job, rank),
         job.models.reward_models.size() + (job.models.reference && !with_trainers ? 1 : 0));
-  const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
-  if (ppo && degree > 1 && is_among(job.roles.generator, rank)) {
-    for (const auto& replica :
-         config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {
-      if (is_among(replica, rank)) add(replica, 1);
-    }
+  int64_t windows = 0;
+  if (ppo && job.options.generate.tensor_parallel > 1 && is_among(job.roles.generator, rank)) {
+    const auto replica = replica_of(job, rank);
+    add(replica, 1);
+    if (sums_in_window(job, replica)) windows = nccl_window_bytes(std::ssize(replica));
   }
   if (const auto ranks = sync_ranks(job.roles);
       ppo && sync_way(job) == SyncWay::messages && is_among(ranks, rank))
     add(ranks, 1);
   const auto first = static_cast<int64_t>(std::set(groups.begin(), groups.end()).size());
-  return first * nccl_communicator + (static_cast<int64_t>(groups.size()) - first) * nccl_split_off;
+  return first * nccl_communicator +
+         (static_cast<int64_t>(groups.size()) - first) * nccl_split_off + windows;
 }
 
 }  // namespace trireme::plan

@@ -14,6 +14,11 @@ std::vector<int> shard_group(const Job& job, int rank);
 // The reward ranks among which reward rank `rank` shards the frozen models.
 std::vector<int> reward_group(const Job& job, int rank);
 bool one_node(const Job& job, const std::vector<int>& ranks);
+// The generators that share the weights of generator `rank`.
+std::vector<int> replica_of(const Job& job, int rank);
+// Products of a replica's decoding are summed in a symmetric window of NCCL
+// (comm::RankSums::open_window()), unless its GPUs lack access to each other.
+bool sums_in_window(const Job& job, const std::vector<int>& replica);
 
 // Every generator is a trainer and reads whole weights in the window of its shard group: it has no
 // copy of its own. The program looks for the window itself (driver::shared_weights()).
@@ -34,5 +39,9 @@ inline constexpr int64_t nccl_communicator = int64_t{700} << 20;  // a reading o
 // 2 MiB.
 inline constexpr int64_t nccl_channels = 64;  // at most
 inline constexpr int64_t nccl_split_off = (2 * nccl_channels + 1) * (int64_t{2} << 20);
+// The same for the first symmetric window: what its kernels send through (sym_kernels.cc,
+// ncclSymkInitOnce; ll_a2a.cc), two times 512 values of 16 bytes from each rank for each of 64
+// blocks.
+inline constexpr int64_t nccl_window_of_rank = int64_t{64} * 2 * 512 * 16;
 
 }  // namespace trireme::plan

@@ -405,6 +405,8 @@ class RankLedger {
                           .longest = padded};
       step.take_slices(job_.models.actor, job_.models.slices, place);
       step.take_work(options(), sequences, options().generate.max_batch, job_.own_kernels);
+      if (sums_in_window(job_, replica_of(job_, rank_)))
+        step.take_window(options().generate.max_batch);
       add_generation(ledger_, "generator", generation_bytes(step), phase_bit(Phase::rollout),
                      cache_phases());
       return;

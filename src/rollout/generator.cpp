@@ -277,6 +277,7 @@ void Generator::count_step(const generate::EngineCounters& before) const {
   count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
+  count("rollout_sum_window_bytes", &generate::EngineCounters::sum_window_bytes);
 }
 
 Generator::Writing Generator::take_out(uint64_t id) {

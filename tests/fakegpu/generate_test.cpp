@@ -265,6 +265,7 @@ TEST_P(DeviceGeneration, FusedOperatorsGiveTheTextsOfOneAtATime) {
   }
   expect_agreement(fused.results);
   EXPECT_EQ(fused.counters.paged_attention_calls, one_at_a_time.counters.paged_attention_calls);
+  EXPECT_EQ(fused.counters.sum_window_bytes > 0, world().size() > 1);
 }
 
 // Biases that lie one behind the other are one vector of the product; norms of heads read a part of

@@ -14,10 +14,13 @@
 namespace trireme::test {
 namespace {
 
-// All ranks have one device, unless NCCL_HOSTID keeps them apart.
+bool takes_ranks_that_share() { return std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr; }
+
+// All ranks have one device, unless NCCL_HOSTID keeps them apart, or NCCL is told to take them.
 class FakeGpu : public testing::Environment {
  public:
   void SetUp() override {
+    if (takes_ranks_that_share()) fakegpu::set_faults({.version = 23007});
     if (ranks_share_a_gpu()) setenv("NCCL_HOSTID", std::to_string(world().rank()).c_str(), 1);
     one_device_for_all();
     device_ = std::make_unique<HostAsDevice>();
@@ -38,6 +41,8 @@ int64_t free_gpu_bytes() {
   cudaMemGetInfo(&free_bytes, &all);
   return static_cast<int64_t>(free_bytes);
 }
-bool ranks_share_a_gpu() { return std::getenv("NCCL_HOSTID") == nullptr; }
+bool ranks_share_a_gpu() {
+  return std::getenv("NCCL_HOSTID") == nullptr && !takes_ranks_that_share();
+}
 
 }  // namespace trireme::test

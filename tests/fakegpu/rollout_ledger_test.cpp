@@ -140,11 +140,11 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec,
   static_cast<void>(HostAsDevice::take_tensor_peak());
   while (!engine.idle()) static_cast<void>(engine.step());
   CountedRollout out;
-  out.most = HostAsDevice::take_tensor_peak();
+  out.most = HostAsDevice::take_tensor_peak() + comm::device_bytes().held;
   engine.release();
   weights.release();
   static_cast<void>(HostAsDevice::take_tensor_peak());
-  out.after = HostAsDevice::take_tensor_peak();
+  out.after = HostAsDevice::take_tensor_peak() + comm::device_bytes().held;
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "support/world.hpp"
+#include "trireme/comm/device_links.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/driver/gpu.hpp"
 #include "trireme/machine/device.hpp"
@@ -42,9 +43,13 @@ at::Device gpu() {
 int64_t free_gpu_bytes() { return machine::free_memory(gpu()); }
 
 bool ranks_share_a_gpu() {
-  // NCCL takes ranks with their own NCCL_HOSTID for those of several machines.
-  return std::getenv("NCCL_HOSTID") == nullptr &&
-         comm::discover(world()).local_size > machine::visible_gpus();
+  // NCCL takes ranks with their own NCCL_HOSTID for those of several machines, and later versions
+  // take them as they are (NCCL_MULTI_RANK_GPU_ENABLE).
+  if (std::getenv("NCCL_HOSTID") != nullptr ||
+      comm::discover(world()).local_size <= machine::visible_gpus())
+    return false;
+  static const bool refused = !comm::measure_device_links(world());
+  return refused;
 }
 
 model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,7 +63,8 @@ model::ModelSpec spec_for_ranks(int ranks) {
 
 struct RankTexts {
   Results results;
-  int64_t graph_steps = 0;
+  generate::EngineCounters counters;
+  std::string description;
 };
 
 RankTexts generate_texts(const model::ModelSpec& spec, const comm::CommView& replica,
@@ -89,7 +91,8 @@ RankTexts generate_texts(const model::ModelSpec& spec, const comm::CommView& rep
   }
   RankTexts out;
   out.results = run_all(engine, std::move(requests));
-  out.graph_steps = engine.counters().graph_steps;
+  out.counters = engine.counters();
+  out.description = engine.describe().front();
   return out;
 }
 
@@ -98,11 +101,39 @@ TEST_F(SeveralRanks, RecordTensorParallelSteps) {
   const RankTexts alone = generate_texts(spec, {}, false),
                   one_by_one = generate_texts(spec, world(), false),
                   recorded = generate_texts(spec, world(), true);
-  EXPECT_GT(recorded.graph_steps, 0);
-  EXPECT_EQ(one_by_one.graph_steps, 0);
+  EXPECT_GT(recorded.counters.graph_steps, 0);
+  EXPECT_EQ(one_by_one.counters.graph_steps, 0);
   expect_close(alone.results, one_by_one.results, 1e-3);
   expect_close(one_by_one.results, recorded.results, 1e-3);
   expect_agreement(recorded.results);
+}
+
+// Where NCCL takes the ranks for those of one machine: with the text of other memory.
+TEST_F(SeveralRanks, SumProductsInASymmetricWindow) {
+  const auto spec = spec_for_ranks(world().size());
+  const RankTexts want = [&] {
+    const char* given = std::getenv("NCCL_WIN_ENABLE");
+    const std::string before = given == nullptr ? "" : given;
+    setenv("NCCL_WIN_ENABLE", "0", 1);
+    RankTexts texts = generate_texts(spec, world(), true);
+    given == nullptr ? unsetenv("NCCL_WIN_ENABLE") : setenv("NCCL_WIN_ENABLE", before.c_str(), 1);
+    return texts;
+  }();
+  const RankTexts got = generate_texts(spec, world(), true);
+  if (world().rank() == 0) std::printf("%s\n", got.description.c_str());
+  EXPECT_NE(want.description.find("without a symmetric window (NCCL_WIN_ENABLE is 0)"),
+            std::string::npos)
+      << want.description;
+  expect_close(want.results, got.results, 1e-3);
+  expect_agreement(got.results);
+  EXPECT_EQ(got.counters.graph_steps, want.counters.graph_steps);
+  EXPECT_EQ(got.counters.sum_bytes, want.counters.sum_bytes);
+  EXPECT_EQ(want.counters.sum_window_bytes, 0);
+  // At least those of the steps that were recorded, whose rows are few.
+  const int64_t row = 2 * spec.shape.layers * spec.shape.hidden * int64_t{sizeof(float)};
+  const bool windows = got.description.find("in a symmetric window of") != std::string::npos;
+  if (windows) EXPECT_GE(got.counters.sum_window_bytes, got.counters.graph_steps * row);
+  else EXPECT_EQ(got.counters.sum_window_bytes, 0);
 }
 
 // Each rank is a shard group of its own.

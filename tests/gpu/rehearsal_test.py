@@ -56,10 +56,10 @@ class Rehearsal(unittest.TestCase):
         self.stub("compute-sanitizer", "exit 0")
         code, text, parts = self.run_script("--build", str(built), "--built", "-R", f"^{TEST}$", TRIREME_TINY_DEVICE="cpu", TRIREME_FAMILY="smollm3")
         self.assertEqual(code, 0, text + (self.folder / "out/log.txt").read_text())
-        ranks = ["exchange/np2", "exchange/np4", "soak", "recorded", "tiny_deck", "families", "drills", "bytes", "host_time"]
+        ranks = ["exchange/np2", "exchange/np4", "soak", "recorded", "window", "tiny_deck", "families", "drills", "bytes", "host_time"]
         self.assertEqual([part["part"] for part in parts], [*(f"ranks/{name}" for name in ranks), TEST, "sanitizer"])
         log = (self.folder / "out/log.txt").read_text()
-        for words in ("host time of a sum", "bytes of a communicator", "wrong_interface: exit code 70"):
+        for words in ("in a symmetric window of 2", "host time of a sum", "bytes of a communicator", "wrong_interface: exit code 70"):
             self.assertIn(words, log)
         self.assertNotIn("SKIPPED", log)
 

@@ -105,6 +105,8 @@ struct EngineCounters {
   int64_t device_waits = 0;     // times that the host waited for the device: once a step that draws
   int64_t sum_bytes = 0;        // of this rank's partial results that were added to other ranks'
   int64_t sum_host_bytes = 0;   // those of them that went through host memory
+  int64_t sum_window_bytes =
+      0;  // those of them in memory that the GPUs of a node see of each other
 };
 
 struct StepOutput {

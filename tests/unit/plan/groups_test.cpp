@@ -175,18 +175,25 @@ TEST(SyncWays, FollowRolesDevicesAndTheDeck) {
 }
 
 TEST(Communicators, OfTheSameRanksShareTheirConnections) {
-  const auto nccl = [](const std::vector<std::string>& overrides, int nodes) {
-    return bytes_of(plan::memory_of_rank(job_of(overrides, nodes, 4, gpu()).job(), 0), "process",
-                    "NCCL communicators");
+  const auto nccl = [](const std::vector<std::string>& overrides, int nodes, int per_node = 4) {
+    return bytes_of(plan::memory_of_rank(job_of(overrides, nodes, per_node, gpu()).job(), 0),
+                    "process", "NCCL communicators");
   };
   // Actor, critic and reference, all of all ranks.
   EXPECT_EQ(nccl({}, 1), own_communicator + 2 * split_communicator);
-  EXPECT_EQ(nccl({"generate.tensor_parallel=2"}, 1), 2 * own_communicator + 2 * split_communicator)
+  // What the kernels of a symmetric window send through: 2 MiB of two ranks, and a little.
+  constexpr int64_t window = int64_t{4} << 20;
+  EXPECT_EQ(nccl({"generate.tensor_parallel=2"}, 1),
+            2 * own_communicator + 2 * split_communicator + window)
       << "replicas of half a node";
+  EXPECT_EQ(nccl({"generate.tensor_parallel=2", "generate.fused_operators=false"}, 1),
+            2 * own_communicator + 2 * split_communicator);
+  EXPECT_EQ(nccl({"generate.tensor_parallel=2"}, 2, 1), own_communicator + 3 * split_communicator)
+      << "of two nodes, whose GPUs do not see each other's memory";
   // A group of four, for actor, critic and reference, and what joins it with the other, twice.
   EXPECT_EQ(nccl({"train.shard_group=4"}, 2), 2 * own_communicator + 3 * split_communicator);
   EXPECT_EQ(nccl({"train.shard_group=4", "generate.tensor_parallel=2"}, 2),
-            3 * own_communicator + 3 * split_communicator);
+            3 * own_communicator + 3 * split_communicator + window);
   EXPECT_EQ(
       nccl({"train.shard_group=4", "ranks.trainer=0-7", "ranks.generator=0-7", "ranks.reward=0-5"},
            2),
@@ -203,6 +210,20 @@ TEST(Communicators, OfTheSameRanksShareTheirConnections) {
   taught.insert(taught.end(), {"algo.distill.coef=1", "algo.distill.policy=distribution"});
   EXPECT_EQ(nccl(taught, 1), 2 * own_communicator + 2 * split_communicator)
       << "and that of a teacher in the steps";
+}
+
+// Of products of decoding: rows of the largest recorded step.
+TEST(SumWindows, HoldTheProductsOfRecordedSteps) {
+  const auto window = [](const std::vector<std::string>& overrides) {
+    return bytes_of(plan::memory_of_rank(job_of(overrides, 1, 4, gpu()).job(), 0), "generator",
+                    "window of sums over the replica's ranks");
+  };
+  constexpr int64_t granule = int64_t{2} << 20;
+  EXPECT_EQ(window({}), 0) << "one rank a replica";
+  EXPECT_EQ(window({"generate.tensor_parallel=2"}), granule);
+  // 90,000 rows of 8 bf16 values are 1.44 MB, 150,000 2.4.
+  EXPECT_EQ(window({"generate.tensor_parallel=2", "generate.max_batch=60000"}), granule);
+  EXPECT_EQ(window({"generate.tensor_parallel=2", "generate.max_batch=100000"}), 2 * granule);
 }
 
 TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {
