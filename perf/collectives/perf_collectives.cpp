@@ -27,7 +27,7 @@ struct Setting {
 Setting parse(int argc, char** argv) {
   using Kind = comm::ExchangeKind;
   static const std::map<std::string, Kind> kinds{
-      {"auto", Kind::automatic}, {"window", Kind::shared_window}, {"ring", Kind::mpi_ring}};
+      {"auto", Kind::automatic}, {"window", Kind::windows}, {"ring", Kind::mpi_ring}};
   Setting s;
   CLI::App app("Gather and reduce-scatter of one slot");
   app.add_option("--mib", s.mib, "size of the slot")

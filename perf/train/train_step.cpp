@@ -97,7 +97,7 @@ zero::ShardedModelOptions options_of(const Setting& s) {
   options.compute = s.dtype == "bf16" ? config::DType::bf16 : config::DType::f32;
   options.recompute = s.recompute;
   options.reduce_once = s.reduce_once;
-  if (s.exchange == "window") options.exchange = comm::ExchangeKind::shared_window;
+  if (s.exchange == "window") options.exchange = comm::ExchangeKind::windows;
   if (s.exchange == "ring") options.exchange = comm::ExchangeKind::mpi_ring;
   return options;
 }

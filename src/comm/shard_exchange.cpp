@@ -69,8 +69,6 @@ void in_pieces(int64_t count, const ParallelFor& parallel_for, const Body& body)
   body(0, count);
 }
 
-bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(comm).nodes == 1; }
-
 }  // namespace
 
 std::vector<SlotGeometry> gradient_slots(const std::vector<SlotGeometry>& stages) {
@@ -280,20 +278,12 @@ std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm,
   if (options.kind == ExchangeKind::mpi_ring)
     return make_ring_exchange(duplicate(), std::move(stages), options);
 
-  if (options.kind == ExchangeKind::node_windows)
+  if (options.kind == ExchangeKind::windows)
     return make_node_exchange(duplicate(), std::move(stages), options);
-
-  const bool one_node = on_one_node(comm);
-  if (options.kind == ExchangeKind::shared_window) {
-    VALIDATE(one_node, ExitCode::unfit_environment,
-             "a shared window was asked for, but the ranks are on several nodes: use an MPI ring");
-    return make_window_exchange(duplicate(), std::move(stages), options);
-  }
-  if (!one_node && !options.node_weights)
+  if (!options.node_weights && discover(comm).nodes > 1)
     return make_ring_exchange(duplicate(), std::move(stages), options);
   try {
-    return one_node ? make_window_exchange(duplicate(), stages, options)
-                    : make_node_exchange(duplicate(), stages, options);
+    return make_node_exchange(duplicate(), stages, options);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment)
       throw;

@@ -1,20 +1,23 @@
-// The exchange of ranks on several nodes whose ranks share memory inside each: every weight lies
-// once in a window on every node, so that gathering moves nothing but what an update has changed.
-// After an update each rank sends its slices to one rank of every other node, as many messages as
-// nodes, and so a node takes each byte from the network once; a stage is waited for when it is
-// first asked for.
+// The exchange of ranks that share memory inside their node: every weight is stored once in a
+// window on every node. On one node gathering moves nothing. Between nodes only updates are sent:
+// each rank sends its slices to one rank of every other node, as many messages as nodes, and so a
+// node takes each byte from the network once; a stage is waited for when it is first asked for.
 //
-// Gradients are summed in rank order, so that their bits are those of one node: for each owner a
-// running sum goes from node to node. On each node one rank takes it over, adds its node's
-// gradients by direct reads and sends it on; from the last node it goes to the owner. A thread does
-// that while the stage before is computed. A sum that travels in bf16 is rounded behind each node:
-// its bits depend on the nodes, too.
+// Gradients are written to each rank's own part of a second window and summed in rank order, so
+// that their bits do not depend on the nodes. On one node the owner of a slice adds all parts by
+// direct reads. Between nodes a running sum goes from node to node for each owner. On each node one
+// rank takes it over, adds its node's gradients by direct reads and sends it on; from the last node
+// it goes to the owner. A thread does that while the stage before is computed. A sum that travels
+// in bf16 is rounded after each node: its bits depend on the nodes, too.
 //
-// Counters in the window, each written by one rank:
-//   ready    reductions whose gradients it has written          (release after the gradients,
-//   acquire before reading them) done     reductions in which it has read its node's parts (release
-//   after reading, acquire before overwriting) arrived  by stage: updates of which it has its
-//   messages     (release after the last of them, acquire before reading)
+// Counters in the window, each written by one rank. Reductions have the same order on every rank,
+// so one number says which:
+//   ready    reductions whose gradients it has written
+//            (release after the gradients, acquire before reading them)
+//   done     reductions in which it has read its node's parts
+//            (release after reading, acquire before overwriting)
+//   arrived  by stage: updates of which it has its messages
+//            (release after the last of them, acquire before reading)
 #include <mpi.h>
 
 #include <algorithm>
@@ -65,9 +68,11 @@ class NodeExchange final : public ShardExchange {
   NodeExchange(Comm comm, const NodeTopology& topology, std::vector<SlotGeometry> stages,
                const ExchangeOptions& options)
       : comm_(std::move(comm)),
-        sums_(Comm::duplicate(comm_, comm_->name() + " sums")),
-        node_(Comm::split(comm_, topology.node, comm_->rank(), comm_->name() + " node")),
         nodes_(topology),
+        sums_(several() ? Comm::duplicate(comm_, comm_->name() + " sums") : Comm()),
+        mates_(several() ? Comm::split(comm_, topology.node, comm_->rank(), comm_->name() + " node")
+                         : Comm()),
+        node_(several() ? mates_.view() : comm_.view()),
         here_(topology.node),
         options_(options),
         storage_(stages, comm_->size()),
@@ -75,13 +80,19 @@ class NodeExchange final : public ShardExchange {
         arrived_(static_cast<size_t>(layout_.stages()), 0),
         requests_(arrived_.size()),
         last_use_(arrived_.size(), 0) {
+    list_new_parameters();
+    if (!several()) {
+      open_windows();
+      return;
+    }
     VALIDATE(layout_.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration,
              "one rank would send ", layout_.largest_slice(),
              " values of a stage to another in one message, more than MPI counts: use more ranks "
              "per shard group");
-    list_new_parameters();
     fail_together(comm_, [this] { open_windows(); });
   }
+  // No rank unmaps memory of another: a page of a live memory file stays valid for the others, so
+  // no barrier is needed here; the communicator's end is collective.
   ~NodeExchange() override {
     if (reduction_.valid()) reduction_.wait();
     for (auto& requests : requests_)
@@ -90,6 +101,9 @@ class NodeExchange final : public ShardExchange {
   }
 
   std::byte* own_slice(size_t parameter) override { return slice(parameter, comm_->rank()); }
+  const std::byte* whole(size_t parameter) const override {
+    return several() ? nullptr : weight(parameter);
+  }
   void begin_update() override;
   void end_update() override;
   void gather(int stage) override;
@@ -101,11 +115,16 @@ class NodeExchange final : public ShardExchange {
   void finish_reduce(int stage, const std::vector<float*>& into) override;
   const ExchangeCounters& counters() const override { return counters_; }
   std::string kind() const override {
-    return base::text("a window on each of ", nodes_.count(), " nodes (", weights_.kind(),
-                      "), new weights once a node");
+    if (several())
+      return base::text("a window on each of ", nodes_.count(), " nodes (", weights_.kind(),
+                        "), new weights once a node");
+    const bool alike = !gradients_.valid() || gradients_.kind() == weights_.kind();
+    return base::text("shared window (", weights_.kind(),
+                      alike ? "" : "; gradients: " + gradients_.kind(), ")");
   }
 
  private:
+  bool several() const { return nodes_.count() > 1; }
   std::byte* weight(size_t parameter) const {
     return weights_.part(0) + control_bytes() +
            storage_.offset[parameter] * layout_.element_bytes();
@@ -136,12 +155,22 @@ class NodeExchange final : public ShardExchange {
   void wait_until(const SharedCounter& counter, uint64_t value) {
     counters_.wait_seconds += wait_for_counter(comm_, counter, value);
   }
+  void barrier(const CommView& ranks) const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    ranks.barrier();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   void sum(int stage, uint64_t number);
+  void take_total(int stage, const std::vector<float*>& into);
+  void add_parts(int stage, const std::vector<float*>& into);
+  Sources parts(int stage, const SlotParameter& parameter, int owner) const;
   void add_node(std::byte* sum, int stage, int owner, bool onto) const;
   int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
 
-  Comm comm_, sums_, node_;
+  Comm comm_;
   Nodes nodes_;
+  Comm sums_, mates_;  // null on one node
+  CommView node_;      // the ranks of this node
   int here_;
   ExchangeOptions options_;
   ParameterStorage storage_;
@@ -149,7 +178,7 @@ class NodeExchange final : public ShardExchange {
   std::vector<std::vector<SlotParameter>> new_;  // by stage: parameters that no earlier stage has
   std::vector<std::vector<int>> needs_;  // by stage: the stages whose messages bring its parameters
   SharedWindow weights_, gradients_;
-  std::array<HugeBuffer, 3> buffers_;  // sums of two owners, and this rank's total
+  std::array<HugeBuffer, 3> buffers_;  // sums of two owners, and this rank's total; several nodes
   uint64_t update_ = 0;
   std::vector<uint64_t>
       arrived_;  // by stage: the update that this rank has seen on all of its node
@@ -178,16 +207,19 @@ void NodeExchange::list_new_parameters() {
   }
 }
 
+// The weights are one rank's part, so that every parameter is contiguous across the ranks' slices.
+// All ranks read all of them: their pages are dealt to the NUMA nodes of all. Gradient slots are
+// written and zeroed by their owner: they are on its NUMA node.
 void NodeExchange::open_windows() {
   const int64_t weights = storage_.elements * layout_.element_bytes();
-  weights_ = SharedWindow(node_, control_bytes() + (node_->rank() == 0 ? weights : 0),
+  weights_ = SharedWindow(node_, control_bytes() + (node_.rank() == 0 ? weights : 0),
                           "trireme-weights", Placement::dealt);
-  counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(node_->size()));
+  counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(node_.size()));
   for (int index = 0; index < 2 + layout_.stages(); ++index)
-    new (&counter(node_->rank(), index)) SharedCounter{};
+    new (&counter(node_.rank(), index)) SharedCounter{};
   if (!layout_.has_gradients()) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
-  const int64_t slice = layout_.largest_slice() * reduced_element();
+  const int64_t slice = several() ? layout_.largest_slice() * reduced_element() : 0;
   for (auto& buffer : buffers_) buffer = HostBuffer(slice);
   counters_.gradient_memory =
       layout_.gradient_bytes() + static_cast<int64_t>(buffers_.size()) * slice;
@@ -213,13 +245,12 @@ void NodeExchange::begin_update() {
   for (int stage = 0; stage < layout_.stages(); ++stage) complete(stage);
   TRIREME_MPI(MPI_Waitall(static_cast<int>(sending_.size()), sending_.data(), MPI_STATUSES_IGNORE));
   sending_.clear();
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  comm_->barrier();
+  barrier(comm_);
 }
 
 void NodeExchange::end_update() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  node_->barrier();
+  barrier(node_);
+  if (!several()) return;
   ++update_;
   const int me = comm_->rank();
   for (int stage = 0; stage < layout_.stages(); ++stage) {
@@ -260,7 +291,7 @@ void NodeExchange::complete(int stage) {
     requests.clear();
     counters_.wait_seconds += watch.seconds();
   }
-  arrived(node_->rank(), stage).value.store(update_, std::memory_order_release);
+  arrived(node_.rank(), stage).value.store(update_, std::memory_order_release);
 }
 
 // MPI moves on only while it is called.
@@ -281,7 +312,7 @@ std::vector<std::byte*> NodeExchange::gathered(int stage) {
     uint64_t& seen = arrived_[static_cast<size_t>(home)];
     if (seen == update_) continue;
     complete(home);
-    for (int mate = 0; mate < node_->size(); ++mate) wait_until(arrived(mate, home), update_);
+    for (int mate = 0; mate < node_.size(); ++mate) wait_until(arrived(mate, home), update_);
     seen = update_;
   }
   std::vector<std::byte*> pointers;
@@ -297,30 +328,37 @@ std::vector<float*> NodeExchange::gradients(int stage) {
     if (layout_.overlap(stage, other))
       needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
   }
-  for (int mate = 0; mate < node_->size(); ++mate) wait_until(done(mate), needed);
-  return layout_.gradient_pointers(gradients_.part(node_->rank()), stage);
+  for (int mate = 0; mate < node_.size(); ++mate) wait_until(done(mate), needed);
+  return layout_.gradient_pointers(gradients_.part(node_.rank()), stage);
 }
 
 void NodeExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   if (options_.reduce_type == DType::bf16)
-    round_in_place(gradient_base(node_->rank(), stage), layout_.gradient_slot(stage).elements,
+    round_in_place(gradient_base(node_.rank(), stage), layout_.gradient_slot(stage).elements,
                    options_.parallel_for);
   last_use_[static_cast<size_t>(stage)] = ++begun_;
-  ready(node_->rank()).value.store(begun_, std::memory_order_release);
+  ready(node_.rank()).value.store(begun_, std::memory_order_release);
+  if (!several()) return;
   reduction_ =
       std::async(std::launch::async, [this, stage, number = begun_] { sum(stage, number); });
+}
+
+// Slices of rank `owner` in the gradients of this node's ranks.
+Sources NodeExchange::parts(int stage, const SlotParameter& parameter, int owner) const {
+  const int64_t offset = (parameter.offset + owner * parameter.per_rank) * reduced_element();
+  Sources out;
+  for (int mate = 0; mate < node_.size(); ++mate)
+    out.push_back(reinterpret_cast<const std::byte*>(gradient_base(mate, stage)) + offset);
+  return out;
 }
 
 // The part of this node in the sum for `owner`, packed by parameter: onto what came, or as its
 // beginning.
 void NodeExchange::add_node(std::byte* sum, int stage, int owner, bool onto) const {
   for (const auto& parameter : layout_.gradient_slot(stage).parameters) {
-    const int64_t offset = (parameter.offset + owner * parameter.per_rank) * reduced_element();
-    Sources sources;
-    for (int mate = 0; mate < node_->size(); ++mate)
-      sources.push_back(reinterpret_cast<const std::byte*>(gradient_base(mate, stage)) + offset);
-    sum_in_order(sum, options_.reduce_type, onto, sources, parameter.per_rank);
+    sum_in_order(sum, options_.reduce_type, onto, parts(stage, parameter, owner),
+                 parameter.per_rank);
     sum += parameter.per_rank * reduced_element();
   }
 }
@@ -328,7 +366,7 @@ void NodeExchange::add_node(std::byte* sum, int stage, int owner, bool onto) con
 // Owners ascend on every node: the lowest one that is not finished finds all of its ranks free, or
 // busy with it.
 void NodeExchange::sum(int stage, uint64_t number) {
-  for (int mate = 0; mate < node_->size(); ++mate) {
+  for (int mate = 0; mate < node_.size(); ++mate) {
     wait_for([&] { return ready(mate).reached(number); },
              [] {});  // without MPI: that belongs to the thread that computes
   }
@@ -359,13 +397,36 @@ void NodeExchange::sum(int stage, uint64_t number) {
     TRIREME_MPI(MPI_Isend(buffer(use), count, type, ends ? owner : nodes_.agent(here_ + 1, owner),
                           ends ? total_tag : sum_tag, comm, &requests[use]));
   }
-  done(node_->rank()).value.store(number, std::memory_order_release);
+  done(node_.rank()).value.store(number, std::memory_order_release);
   TRIREME_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
   if (here_ != last) received_ += count * reduced_element();
 }
 
 void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
+  EXPECT(into.size() == layout_.gradient_slot(stage).parameters.size());
+  several() ? take_total(stage, into) : add_parts(stage, into);
+  ++counters_.reductions;
+}
+
+// On one node: of all ranks, by direct reads.
+void NodeExchange::add_parts(int stage, const std::vector<float*>& into) {
+  const uint64_t number = last_use_[static_cast<size_t>(stage)];
+  for (int mate = 0; mate < node_.size(); ++mate) wait_until(ready(mate), number);
+  trace::Region region{"sum gradients", stage, trace::Category::communication};
+  const auto& parameters = layout_.gradient_slot(stage).parameters;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const int64_t count = parameters[p].per_rank;
+    add_in_order(into[p], options_.reduce_type, parts(stage, parameters[p], comm_->rank()), count,
+                 options_.parallel_for);
+    const int64_t bytes = (comm_->size() - 1) * count * reduced_element();
+    region.add_bytes(bytes);
+    counters_.reduced_bytes += bytes;
+  }
+  done(node_.rank()).value.store(number, std::memory_order_release);
+}
+
+void NodeExchange::take_total(int stage, const std::vector<float*>& into) {
   {
     trace::Region region{"sum gradients", stage, trace::Category::communication};
     const base::Stopwatch watch;
@@ -375,14 +436,12 @@ void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
     counters_.reduced_bytes = received_.load();
   }
   const auto& parameters = layout_.gradient_slot(stage).parameters;
-  EXPECT(into.size() == parameters.size());
   const std::byte* total = buffers_[2].data();
   for (size_t p = 0; p < parameters.size(); ++p) {
     add_in_order(into[p], options_.reduce_type, {total}, parameters[p].per_rank,
                  options_.parallel_for);
     total += parameters[p].per_rank * reduced_element();
   }
-  ++counters_.reductions;
 }
 
 }  // namespace
@@ -394,6 +453,10 @@ bool ranks_follow_nodes(const NodeTopology& topology) {
 std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages,
                                                   const ExchangeOptions& options) {
   const NodeTopology topology = discover(comm);
+  const auto make = [&] {
+    return std::make_unique<NodeExchange>(std::move(comm), topology, std::move(stages), options);
+  };
+  if (topology.nodes == 1) return make();
   VALIDATE(ranks_follow_nodes(topology), ExitCode::unfit_environment,
            "the ranks of a node do not follow each other (",
            "the launcher deals them out in turn): start them node by node, with mpirun --map-by "
@@ -402,7 +465,7 @@ std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeo
   TRIREME_MPI(MPI_Query_thread(&provided));
   VALIDATE(provided == MPI_THREAD_MULTIPLE, ExitCode::unfit_environment,
            "this MPI library does not let several threads call it (MPI_THREAD_MULTIPLE)");
-  return std::make_unique<NodeExchange>(std::move(comm), topology, std::move(stages), options);
+  return make();
 }
 
 }  // namespace trireme::comm

@@ -133,12 +133,9 @@ class HostBuffer : public HugeBuffer {
                    "use more ranks or a smaller model") {}
 };
 
-// Throw UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks
-// cannot share such a window.
-std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages,
-                                                    const ExchangeOptions& options);
-// The same of the ranks of each node; unfit_environment also where the ranks of a node do not
-// follow each other.
+// Throws UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks of a
+// node cannot share such a window; unfit_environment also where those of several nodes do not
+// follow each other, or MPI does not let several threads call it.
 std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages,
                                                   const ExchangeOptions& options);
 std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages,

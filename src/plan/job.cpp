@@ -175,10 +175,9 @@ class RankLedger {
 
   Exchange exchange(const std::vector<int>& ranks) const {
     if (place_ == Place::device) return Exchange::device_ring;
-    if (one_node(job_, ranks)) return Exchange::window;
-    return options().train.node_weights && node_by_node(ranks, job_.node_of_rank)
-               ? Exchange::node_windows
-               : Exchange::host_ring;
+    const bool windows = one_node(job_, ranks) ||
+                         (options().train.node_weights && node_by_node(ranks, job_.node_of_rank));
+    return windows ? Exchange::windows : Exchange::host_ring;
   }
 
   // Of these ranks, those on this rank's node.
@@ -193,7 +192,7 @@ class RankLedger {
                bool average, int64_t longest) {
     const Exchange how = exchange(ranks);
     const auto count = static_cast<int64_t>(ranks.size());
-    const bool shares = how == Exchange::window || how == Exchange::node_windows;
+    const bool shares = how == Exchange::windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
     const auto bytes = sharded_model_bytes(
         model, element(), average,

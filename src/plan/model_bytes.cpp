@@ -154,10 +154,9 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int64_t element_
                                       const Sharding& sharding) {
   const auto [exchange, ranks, ranks_of_node, reduced_bytes] = sharding;
   ShardedModelBytes out;
-  if (exchange == Exchange::window || exchange == Exchange::node_windows) {
-    const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;
+  if (exchange == Exchange::windows) {
     out.weights_own =
-        base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, sharing);
+        base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, ranks_of_node);
   } else {
     out.weights_own = storage(model, ranks, 1) * element_bytes;
     out.weights_ring = two_stages(model, model.stages, ranks) * element_bytes;
@@ -165,7 +164,7 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int64_t element_
   out.gradient_slots = two_stages(model, trainable_stages(model), ranks) * fp32;
   const int64_t reduced = largest_stage_slice(model, ranks) * (ranks == 1 ? fp32 : reduced_bytes);
   if (exchange == Exchange::host_ring) out.receive = (ranks - 1) * reduced;
-  if (exchange == Exchange::node_windows) out.receive = 3 * reduced;
+  if (exchange == Exchange::windows && ranks_of_node < ranks) out.receive = 3 * reduced;
   if (exchange == Exchange::device_ring) out.receive = reduced;
   const int64_t shard = shard_elements(model, ranks) * fp32;
   out.master = out.gradients = shard;

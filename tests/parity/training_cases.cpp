@@ -14,7 +14,7 @@ namespace {
 // A device has one.
 std::vector<comm::ExchangeKind> exchanges() {
   if (site().device) return {comm::ExchangeKind::automatic};
-  return {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring};
+  return {comm::ExchangeKind::windows, comm::ExchangeKind::mpi_ring};
 }
 
 }  // namespace

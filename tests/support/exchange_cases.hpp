@@ -14,7 +14,7 @@ struct Place {
   std::string name;
   std::function<std::unique_ptr<Lane>()> make;
   bool window = false;       // nothing crosses between the ranks of a node
-  bool rounds_sums = false;  // of bf16: as they leave a node, or are added by others than us
+  bool rounds_sums = false;  // of bf16: they are added by others than us
 };
 inline std::string name_of(const testing::TestParamInfo<Place>& info) { return info.param.name; }
 
@@ -60,17 +60,21 @@ inline float half_sum(const std::vector<float>& of_ranks, bool rounds_sums,
   return sum;
 }
 
+// Windows round as a sum leaves a node.
+inline SumOfRanks half_sum_at(const Place& place) {
+  const auto topology = comm::discover(world());
+  const bool rounds = place.window ? topology.nodes > 1 : place.rounds_sums;
+  const auto node_of =
+      place.window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+  return [=](const std::vector<float>& of_ranks) { return half_sum(of_ranks, rounds, node_of); };
+}
+
 // Half the bytes of fp32, and the same bits whenever it runs.
 TEST_P(Exchange, SumsInHalfPrecision) {
   auto options = lane_->options();
   ExchangeUser whole(*lane_, slots_, options);
   options.reduce_type = comm::DType::bf16;
-  const auto topology = comm::discover(world());
-  const auto node_of =
-      GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
-  ExchangeUser half(*lane_, slots_, options, [&](const std::vector<float>& of_ranks) {
-    return half_sum(of_ranks, GetParam().rounds_sums, node_of);
-  });
+  ExchangeUser half(*lane_, slots_, options, half_sum_at(GetParam()));
   for (int round = 0; round < 3; ++round) {
     for (ExchangeUser* user : {&whole, &half}) {
       user->write(round);
@@ -129,13 +133,8 @@ TEST_P(Exchange, ReducesTrainableParametersOnly) {
   for (const auto type : {comm::DType::f32, comm::DType::bf16}) {
     auto options = lane_->options();
     options.reduce_type = type;
-    const auto topology = comm::discover(world());
-    const auto node_of =
-        GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
-    const SumOfRanks sum = [&](const std::vector<float>& of_ranks) {
-      return type == comm::DType::f32 ? fp32_sum(of_ranks)
-                                      : half_sum(of_ranks, GetParam().rounds_sums, node_of);
-    };
+    const SumOfRanks sum =
+        type == comm::DType::f32 ? SumOfRanks(fp32_sum) : half_sum_at(GetParam());
     ExchangeUser all(*lane_, slots_, options, sum);
     all.write(0);
     all.forward(0);
@@ -186,13 +185,7 @@ TEST_P(Exchange, RoundsOnThreads) {
     body(0, count / 3);
     other.join();
   };
-  const auto topology = comm::discover(world());
-  const auto node_of =
-      GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
-  ExchangeUser user(*lane_, one_stage(world().size(), 170001), options,
-                    [&](const std::vector<float>& of_ranks) {
-                      return half_sum(of_ranks, GetParam().rounds_sums, node_of);
-                    });
+  ExchangeUser user(*lane_, one_stage(world().size(), 170001), options, half_sum_at(GetParam()));
   for (int round = 0; round < 2; ++round) {
     user.fill_gradients(0, round);
     user.reduce(0);

@@ -110,18 +110,17 @@ class ShardExchange {
 using ParallelFor = std::function<void(
     int64_t count, const std::function<void(int64_t first, int64_t last)>& body)>;
 
-enum class ExchangeKind : uint8_t { automatic, shared_window, node_windows, mpi_ring, device_ring };
+enum class ExchangeKind : uint8_t { automatic, windows, mpi_ring, device_ring };
 
 struct ExchangeOptions {
   ExchangeKind kind =
-      ExchangeKind::automatic;  // automatic on CPUs: a shared window when all ranks share a node,
-                                // one on each node where they are on several; an MPI ring where it
-                                // does not fit or does not apply
+      ExchangeKind::automatic;  // automatic on CPUs: a shared window on each node, an MPI ring
+                                // where it does not fit or does not apply
   bool node_weights = true;  // false: of several nodes none keeps whole weights, ranks gather them
                              // through an MPI ring
   DType weight_type = DType::bf16;  // bf16 or f32
   // In which gradients go from rank to rank, f32 or bf16. bf16: each rank rounds its own once, in
-  // their place, and the sum is added in fp32; on its way from node to node it is rounded behind
+  // their place, and the sum is added in fp32; on its way from node to node it is rounded after
   // each node, and NCCL rounds as it adds. Among one rank nothing is rounded.
   DType reduce_type = DType::f32;
   bool device = false;  // true: CUDA memory; NCCL, or MPI through pinned host memory where several
@@ -135,8 +134,8 @@ struct ExchangeOptions {
 };
 
 // Collective over `comm`, which must outlive the exchange's creation only (it is duplicated).
-// Throws out_of_memory where shared_window was asked for and does not fit, unfit_environment where
-// the ranks asked for a window are not on one node or this build has no CUDA.
+// Throws out_of_memory where windows were asked for and do not fit, unfit_environment where these
+// ranks cannot have them or this build has no CUDA.
 std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm,
                                                    std::vector<SlotGeometry> stages,
                                                    const ExchangeOptions& options);

@@ -53,11 +53,10 @@ ModelLayout frozen(ModelLayout model);
 
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {
-  window,  // the ranks of one node share memory: every weight once, gradients in each rank's part
-  node_windows,  // the same on each of several nodes; beside them the sums on their way from node
-                 // to node
-  host_ring,     // own slices and a ring of two stages on each rank, MPI
-  device_ring,   // the same on a GPU, NCCL
+  windows,    // the ranks of a node share memory: every weight once, gradients in each rank's part;
+              // of several nodes also the sums on their way from node to node
+  host_ring,  // own slices and a ring of two stages on each rank, MPI
+  device_ring,  // the same on a GPU, NCCL
 };
 
 // zero::MemoryUse says what a running model has; the same names, the same numbers (a test compares
@@ -66,15 +65,15 @@ struct ShardedModelBytes {
   int64_t weights_own = 0;     // compute type: own slices; of a window this rank's share of it
   int64_t weights_ring = 0;    // compute type: two neighbouring stages, whole; none in a window
   int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
-  int64_t receive = 0;  // as gradients are summed: summed slice (device ring), three of them (node
-                        // windows), slices of all other ranks (host ring)
+  int64_t receive = 0;         // as gradients are summed: summed slice (device ring), three of them
+                               // (windows of several nodes), slices of all other ranks (host ring)
   int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards of what is trainable
 };
 // Over how many ranks a model is cut, and how these exchange it.
 struct Sharding {
   Exchange exchange;
   int ranks;
-  int ranks_of_node = 1;      // that share this rank's window, of node windows
+  int ranks_of_node = 1;      // that share this rank's window
   int64_t reduced_bytes = 4;  // of a gradient on its way from rank to rank (train.reduce_dtype)
 };
 // `average`: of the weights, too (train.enable_ema).

@@ -186,7 +186,7 @@ float gradient_value(int rank, size_t stage, size_t id, int64_t e) {
 
 TEST(ExchangeOfAnySizes, WeightsAndSumsAreThoseOfALoopOverRanks) {
   const auto& world = test::world();
-  for (const ExchangeKind kind : {ExchangeKind::shared_window, ExchangeKind::mpi_ring}) {
+  for (const ExchangeKind kind : {ExchangeKind::windows, ExchangeKind::mpi_ring}) {
     for (uint32_t seed = 0; seed < 2; ++seed) {
       std::mt19937 random(seed);  // the same on every rank
       const auto stages = draw_stages(random, world.size());

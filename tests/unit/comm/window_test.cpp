@@ -200,7 +200,7 @@ TEST_P(ExchangeCounters, AreTheBytesOfTheOthersSlices) {
   EXPECT_EQ(counters.gathers, 2 * rounds);
   EXPECT_EQ(counters.reductions, 2 * rounds);
   EXPECT_EQ(counters.gathered_bytes,
-            kind == ExchangeKind::shared_window ? 0 : others * static_cast<int64_t>(size_of(type)));
+            kind == ExchangeKind::windows ? 0 : others * static_cast<int64_t>(size_of(type)));
   EXPECT_EQ(counters.reduced_bytes, others * 4) << "gradients are fp32 whatever the weights are";
   EXPECT_GE(world().sum(counters.weight_memory),
             geometry.per_rank * world().size() * static_cast<int64_t>(size_of(type)));
@@ -208,7 +208,7 @@ TEST_P(ExchangeCounters, AreTheBytesOfTheOthersSlices) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ExchangeCounters,
-                         testing::Combine(testing::Values(ExchangeKind::shared_window,
+                         testing::Combine(testing::Values(ExchangeKind::windows,
                                                           ExchangeKind::mpi_ring),
                                           testing::Values(DType::bf16, DType::f32)));
 

@@ -31,7 +31,7 @@ TEST(ModelBytes, OfThreeRanksByHand) {
                     all = 96 + block + 32 + 96, two = block + 32 + 96;
   constexpr int64_t slice = 2 * 24 + 2 * 16 + 3 * 48 + 2 * 3;  // of the block, without padding
   const auto bytes = [&](Exchange exchange, bool average) {
-    return plan::sharded_model_bytes(model, 2, average, {exchange, 3});
+    return plan::sharded_model_bytes(model, 2, average, {exchange, 3, 3});
   };
   const auto host = bytes(Exchange::host_ring, true);
   EXPECT_EQ(host.weights_own, 2 * own);
@@ -45,11 +45,11 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   const auto device = bytes(Exchange::device_ring, false);
   EXPECT_EQ(device.receive, 4 * slice);
   EXPECT_EQ(device.average, 0);
-  const auto window = bytes(Exchange::window, false);
+  const auto window = bytes(Exchange::windows, false);
   EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
   EXPECT_EQ(window.weights_ring, 0);
   EXPECT_EQ(window.receive, 0);
-  const auto nodes = plan::sharded_model_bytes(model, 2, false, {Exchange::node_windows, 3, 2});
+  const auto nodes = plan::sharded_model_bytes(model, 2, false, {Exchange::windows, 3, 2});
   EXPECT_EQ(nodes.weights_own, 2 * all / 2) << "a half of the node's";
   EXPECT_EQ(nodes.weights_ring, 0);
   EXPECT_EQ(nodes.gradient_slots, 4 * two);
@@ -59,8 +59,8 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   };
   EXPECT_EQ(halves(3, Exchange::host_ring).receive, 2 * 2 * slice) << "gradients travel in bf16";
   EXPECT_EQ(halves(3, Exchange::device_ring).receive, 2 * slice);
-  EXPECT_EQ(halves(3, Exchange::node_windows).receive, 2 * 3 * slice);
-  EXPECT_EQ(halves(3, Exchange::node_windows).gradient_slots, 4 * two) << "rounded where they lie";
+  EXPECT_EQ(halves(3, Exchange::windows).receive, 2 * 3 * slice);
+  EXPECT_EQ(halves(3, Exchange::windows).gradient_slots, 4 * two) << "rounded where they lie";
   EXPECT_EQ(halves(1, Exchange::device_ring).receive,
             plan::sharded_model_bytes(model, 2, false, {Exchange::device_ring, 1}).receive)
       << "a single rank rounds nothing";

@@ -11,17 +11,14 @@ namespace {
 using comm::ExchangeKind;
 
 Place place(const std::string& name, ExchangeKind kind) {
-  return {name, [kind] { return std::make_unique<HostLane>(kind); }, kind != ExchangeKind::mpi_ring,
-          kind == ExchangeKind::node_windows};
+  return {name, [kind] { return std::make_unique<HostLane>(kind); },
+          kind != ExchangeKind::mpi_ring};
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Exchange,
-                         testing::Values(place("nodes", ExchangeKind::node_windows),
+                         testing::Values(place("windows", ExchangeKind::windows),
                                          place("ring", ExchangeKind::mpi_ring)),
                          name_of);
-// Not where the test makes one machine several nodes.
-INSTANTIATE_TEST_SUITE_P(OneNode, Exchange,
-                         testing::Values(place("window", ExchangeKind::shared_window)), name_of);
 INSTANTIATE_TEST_SUITE_P(Kinds, RingExchange,
                          testing::Values(place("ring", ExchangeKind::mpi_ring)), name_of);
 

@@ -113,13 +113,10 @@ TEST_P(Frozen, GradientsThatNobodyWantsTakeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Frozen,
-                         testing::Values(comm::ExchangeKind::node_windows,
-                                         comm::ExchangeKind::mpi_ring),
+                         testing::Values(comm::ExchangeKind::windows, comm::ExchangeKind::mpi_ring),
                          [](const auto& value) {
-                           return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes";
+                           return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "windows";
                          });
-INSTANTIATE_TEST_SUITE_P(OneNode, Frozen, testing::Values(comm::ExchangeKind::shared_window),
-                         [](const auto&) { return "window"; });
 
 TEST(FrozenInBf16, IsWhatWasLoaded) {
   const auto spec = spec_of(parts[1]);

@@ -70,24 +70,23 @@ TEST_P(Gradients, EqualThePlainGraph) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Settings, Gradients,
-    testing::Values(Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes,
-                            model::HeadKind::language, -1},
-                    Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no,
-                            model::HeadKind::language, 1},
-                    Setting{comm::ExchangeKind::shared_window, config::DType::bf16, Tied::yes,
-                            model::HeadKind::language, 0},
-                    Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no,
-                            model::HeadKind::score, -1},
-                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::yes,
-                            model::HeadKind::language, -1},
-                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no,
-                            model::HeadKind::language, 1},
-                    Setting{comm::ExchangeKind::mpi_ring, config::DType::bf16, Tied::no,
-                            model::HeadKind::language, 0},
-                    Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no,
-                            model::HeadKind::score, -1}));
+INSTANTIATE_TEST_SUITE_P(Settings, Gradients,
+                         testing::Values(Setting{comm::ExchangeKind::windows, config::DType::f32,
+                                                 Tied::yes, model::HeadKind::language, -1},
+                                         Setting{comm::ExchangeKind::windows, config::DType::f32,
+                                                 Tied::no, model::HeadKind::language, 1},
+                                         Setting{comm::ExchangeKind::windows, config::DType::bf16,
+                                                 Tied::yes, model::HeadKind::language, 0},
+                                         Setting{comm::ExchangeKind::windows, config::DType::f32,
+                                                 Tied::no, model::HeadKind::score, -1},
+                                         Setting{comm::ExchangeKind::mpi_ring, config::DType::f32,
+                                                 Tied::yes, model::HeadKind::language, -1},
+                                         Setting{comm::ExchangeKind::mpi_ring, config::DType::f32,
+                                                 Tied::no, model::HeadKind::language, 1},
+                                         Setting{comm::ExchangeKind::mpi_ring, config::DType::bf16,
+                                                 Tied::no, model::HeadKind::language, 0},
+                                         Setting{comm::ExchangeKind::mpi_ring, config::DType::f32,
+                                                 Tied::no, model::HeadKind::score, -1}));
 
 // The two exchanges add in the same order: the same bits, whatever the recompute setting.
 TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
@@ -200,7 +199,7 @@ TEST(Counters, WindowMovesNothingAndRingGathersEachStageOnce) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   const auto stages = static_cast<int64_t>(spec.stages.size());
   const auto batch = tiny_work(spec.shape, world().rank(), 0);
-  const Setting setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes,
+  const Setting setting{comm::ExchangeKind::windows, config::DType::f32, Tied::yes,
                         model::HeadKind::language, -1};
 
   zero::ShardedModel window(spec, world(), std::nullopt, at::kCPU, options_of(setting));

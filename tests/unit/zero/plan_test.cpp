@@ -39,8 +39,7 @@ struct PlannedRun {
 };
 
 const std::map<comm::ExchangeKind, plan::Exchange> planned_as{
-    {comm::ExchangeKind::shared_window, plan::Exchange::window},
-    {comm::ExchangeKind::node_windows, plan::Exchange::node_windows},
+    {comm::ExchangeKind::windows, plan::Exchange::windows},
     {comm::ExchangeKind::mpi_ring, plan::Exchange::host_ring}};
 
 void expect_planned_bytes(const PlannedRun& s) {

@@ -232,10 +232,7 @@ double relative_error(const float* got, const base::Block& own, const at::Tensor
 }
 
 std::vector<comm::ExchangeKind> exchanges_here() {
-  std::vector<comm::ExchangeKind> kinds{comm::ExchangeKind::node_windows,
-                                        comm::ExchangeKind::mpi_ring};
-  if (comm::discover(world()).nodes == 1) kinds.push_back(comm::ExchangeKind::shared_window);
-  return kinds;
+  return {comm::ExchangeKind::windows, comm::ExchangeKind::mpi_ring};
 }
 
 }  // namespace trireme::test

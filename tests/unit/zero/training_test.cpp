@@ -169,13 +169,10 @@ TEST_P(Training, GradientsInHalfPrecisionAreThoseOfFp32ButForTheirRounding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Training,
-                         testing::Values(comm::ExchangeKind::node_windows,
-                                         comm::ExchangeKind::mpi_ring),
+                         testing::Values(comm::ExchangeKind::windows, comm::ExchangeKind::mpi_ring),
                          [](const auto& value) {
-                           return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes";
+                           return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "windows";
                          });
-INSTANTIATE_TEST_SUITE_P(OneNode, Training, testing::Values(comm::ExchangeKind::shared_window),
-                         [](const auto&) { return "window"; });
 
 // The bits of several steps add up until they are cleared: a value that a step changes and the next
 // one leaves alone counts.
