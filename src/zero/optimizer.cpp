@@ -24,29 +24,31 @@
 namespace trireme::zero {
 namespace {
 
-kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& options,
-                           double clip_factor, bool decay) {
+// Of parameter p.
+kernels::AdamWStep step_of(const ShardUpdate& update, size_t p) {
+  const AdamWOptions& options = update.options;
   kernels::AdamWStep step;
   step.lr = options.lr;
   step.beta1 = options.beta1;
   step.beta2 = options.beta2;
   step.eps = options.eps;
-  step.weight_decay = decay ? options.weight_decay : 0;
-  step.clip_factor = clip_factor;
-  step.step = state.steps + 1;
+  step.weight_decay = decays(update.map.layout().tensors()[p].name) ? options.weight_decay : 0;
+  step.clip_factor = update.clip_factor;
+  step.step = update.state.steps + 1;
   return step;
 }
 
-kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map,
-                             comm::ShardExchange& exchange, at::ScalarType compute, size_t p) {
+kernels::AdamWShard shard_of(const ShardUpdate& update, size_t p) {
+  const OptimizerState& state = update.state;
+  const ShardMap& map = update.map;
   kernels::AdamWShard shard;
   shard.master = map.data(state.master, p);
   shard.moment1 = map.data(state.moment1, p);
   shard.moment2 = map.data(state.moment2, p);
   shard.gradient = map.data(state.gradient, p);
   shard.elements = map.own(p).elements();
-  std::byte* slice = exchange.own_slice(p);
-  if (compute == at::kFloat) {
+  std::byte* slice = update.exchange.own_slice(p);
+  if (update.compute == at::kFloat) {
     shard.compute_fp32 = reinterpret_cast<float*>(slice);
   } else {
     shard.compute_bf16 = reinterpret_cast<uint16_t*>(slice);
@@ -54,19 +56,19 @@ kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map,
   return shard;
 }
 
-int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
-                       at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
+int64_t update_on_host(const ShardUpdate& update) {
+  OptimizerState& state = update.state;
+  const ShardMap& map = update.map;
   int64_t changed = 0;
   std::vector<uint64_t> step_bits;  // bits of a parameter that this step changed
   for (const size_t p : map.trained()) {
     state.before_change(p);
-    kernels::AdamWShard shard = shard_of(state, map, exchange, compute, p);
+    kernels::AdamWShard shard = shard_of(update, p);
     if (!state.changed.empty()) {
       step_bits.resize(static_cast<size_t>((shard.elements + 63) / 64));
       shard.changed = step_bits.data();
     }
-    const bool decay = decays(map.layout().tensors()[p].name);
-    changed += kernels::adamw(shard, step_of(state, options, clip_factor, decay));
+    changed += kernels::adamw(shard, step_of(update, p));
     // Steps since the last sync add up.
     if (shard.changed) {
       const auto sum = state.changed.begin() + map.offset(p) / 64;
@@ -77,17 +79,16 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
 }
 
 // One pass over the shard by our own kernel.
-int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
-                         at::ScalarType compute, const AdamWOptions& options, double clip_factor,
-                         const kernels::DeviceKernels& device) {
+int64_t update_by_kernel(const ShardUpdate& update, const kernels::DeviceKernels& device) {
+  const ShardMap& map = update.map;
   std::vector<int64_t> first_team{0};  // of each trained parameter among all counts
   for (const size_t p : map.trained())
     first_team.push_back(first_team.back() + device.adamw_teams(map.own(p).elements()));
-  at::Tensor changed = at::zeros({first_team.back()}, state.master.options().dtype(at::kInt));
+  at::Tensor changed =
+      at::zeros({first_team.back()}, update.state.master.options().dtype(at::kInt));
   for (size_t i = 0; i < map.trained().size(); ++i) {
     const size_t p = map.trained()[i];
-    const auto step = step_of(state, options, clip_factor, decays(map.layout().tensors()[p].name));
-    device.adamw(shard_of(state, map, exchange, compute, p), step,
+    device.adamw(shard_of(update, p), step_of(update, p),
                  changed.mutable_data_ptr<int32_t>() + first_team[i]);
   }
   return changed.sum().item<int64_t>();
@@ -211,23 +212,26 @@ class VisitingState {
 };
 
 // AdamW and the compute type. Adds up the changed values.
-void update_group(const GroupState& group_state, const at::Tensor& gradient,
-                  const std::vector<Piece>& group, comm::ShardExchange& exchange,
-                  at::ScalarType compute, const AdamWOptions& options, bool decay,
-                  const at::Tensor& count, at::Tensor& changed) {
+void update_group(const ShardUpdate& update, const GroupState& group_state,
+                  const std::vector<Piece>& group, bool decay, at::Tensor& changed) {
+  const AdamWOptions& options = update.options;
+  const at::Tensor& gradient = update.state.gradient;
   auto [masters, moments1, moments2] = group_state;
   std::vector<at::Tensor> gradients;
   for (const Piece& piece : group)
     gradients.push_back(gradient.narrow(0, piece.offset, piece.count));
+  const at::Tensor count =
+      at::full({}, static_cast<double>(update.state.steps + 1), gradient.options());
   const std::vector<at::Tensor> steps(group.size(), count);
   at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1,
                     options.beta2, decay ? options.weight_decay : 0, options.eps, false, false);
   for (size_t i = 0; i < group.size(); ++i) {
     const Piece& piece = group[i];
-    std::byte* place = exchange.own_slice(piece.parameter) +
-                       piece.first * static_cast<int64_t>(c10::elementSize(compute));
-    at::Tensor slice = at::from_blob(place, {piece.count}, masters[i].options().dtype(compute));
-    const at::Tensor rounded = masters[i].to(compute);
+    std::byte* place = update.exchange.own_slice(piece.parameter) +
+                       piece.first * static_cast<int64_t>(c10::elementSize(update.compute));
+    at::Tensor slice =
+        at::from_blob(place, {piece.count}, masters[i].options().dtype(update.compute));
+    const at::Tensor rounded = masters[i].to(update.compute);
     changed.add_(rounded.ne(slice).sum());
     slice.copy_(rounded);
   }
@@ -235,27 +239,22 @@ void update_group(const GroupState& group_state, const at::Tensor& gradient,
 
 }  // namespace
 
-int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
-                     at::ScalarType compute, const AdamWOptions& options, double clip_factor) {
+int64_t update_shard(const ShardUpdate& update) {
   const at::NoGradGuard no_gradients;
-  if (kernels::on_host(state.gradient.device()))
-    return update_on_host(state, map, exchange, compute, options, clip_factor);
-  const bool offloaded = !state.host.empty();
+  if (kernels::on_host(update.state.gradient.device())) return update_on_host(update);
+  const bool offloaded = !update.state.host.empty();
   const auto* device = kernels::device_kernels();
-  if (device && !offloaded)
-    return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
-  const int64_t piece = offloaded ? plan::offload_piece : std::numeric_limits<int64_t>::max();
-  return update_by_operations(state, map, exchange, compute, options, clip_factor, piece);
+  if (device && !offloaded) return update_by_kernel(update, *device);
+  return update_by_operations(
+      update, offloaded ? plan::offload_piece : std::numeric_limits<int64_t>::max());
 }
 
-int64_t update_by_operations(OptimizerState& state, const ShardMap& map,
-                             comm::ShardExchange& exchange, at::ScalarType compute,
-                             const AdamWOptions& options, double clip_factor, int64_t piece) {
+int64_t update_by_operations(const ShardUpdate& update, int64_t piece) {
   const at::NoGradGuard no_gradients;
-  if (clip_factor != 1) state.gradient.mul_(clip_factor);
+  OptimizerState& state = update.state;
+  const ShardMap& map = update.map;
+  if (update.clip_factor != 1) state.gradient.mul_(update.clip_factor);
   at::Tensor changed = at::zeros({}, state.gradient.options().dtype(at::kLong));
-  const at::Tensor count =
-      at::full({}, static_cast<double>(state.steps + 1), state.gradient.options());
   auto groups = pieces(map, true, piece);
   const int64_t decayed = std::ssize(groups);
   std::ranges::move(pieces(map, false, piece), std::back_inserter(groups));
@@ -263,8 +262,8 @@ int64_t update_by_operations(OptimizerState& state, const ShardMap& map,
   if (!state.host.empty() && !groups.empty()) visiting.emplace(state, groups);
   for (int64_t i = 0; i < std::ssize(groups); ++i) {
     const auto& group = groups[static_cast<size_t>(i)];
-    update_group(visiting ? visiting->bring(group, i) : in_place(state, group), state.gradient,
-                 group, exchange, compute, options, i < decayed, count, changed);
+    update_group(update, visiting ? visiting->bring(group, i) : in_place(state, group), group,
+                 i < decayed, changed);
     if (visiting) visiting->take_back(group, i);
   }
   if (visiting) visiting->finish();

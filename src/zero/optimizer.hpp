@@ -25,17 +25,25 @@ struct OptimizerState {
   BeforeChange before_change = [](size_t) {};  // state on the host only
 };
 
-// This rank's part of one AdamW step; returns how many of its compute-dtype values changed. Call
-// between the exchange's begin_update() and end_update().
-int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange,
-                     at::ScalarType compute, const AdamWOptions& options, double clip_factor);
+// This rank's part of one AdamW step: its state and gradients, and where its weights of type
+// `compute` are. Gradients are multiplied by `clip_factor`.
+struct ShardUpdate {
+  OptimizerState& state;
+  const ShardMap& map;
+  comm::ShardExchange& exchange;
+  at::ScalarType compute;
+  const AdamWOptions& options;
+  double clip_factor;
+};
+
+// Returns how many of this rank's compute-dtype values changed. Call between the exchange's
+// begin_update() and end_update().
+int64_t update_shard(const ShardUpdate& update);
 
 // The same by LibTorch's operations on the gradient's device, `piece` values at a time, which
 // changes no bit. Master and moments that lie in OptimizerState::host are copied there and back.
 // update_shard() calls it for devices.
-int64_t update_by_operations(OptimizerState& state, const ShardMap& map,
-                             comm::ShardExchange& exchange, at::ScalarType compute,
-                             const AdamWOptions& options, double clip_factor, int64_t piece);
+int64_t update_by_operations(const ShardUpdate& update, int64_t piece);
 
 // Sum of squares of this rank's gradients.
 double squared_gradients(const OptimizerState& state);

@@ -288,8 +288,9 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
     return result;
   }
   impl_->exchange->begin_update();
-  const int64_t changed = update_shard(state, impl_->map, *impl_->exchange, impl_->compute, options,
-                                       kernels::clip_factor(result.grad_norm, options.max_norm));
+  const int64_t changed =
+      update_shard({state, impl_->map, *impl_->exchange, impl_->compute, options,
+                    kernels::clip_factor(result.grad_norm, options.max_norm)});
   impl_->exchange->end_update();
   ++state.steps;
   update_average(state);

@@ -72,7 +72,7 @@ MUTATIONS = [
     Mutation("no_bias_correction", "AdamW's first moment without bias correction", "src/kernels/lane_kernels.cpp",
              "s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))", "s.lr"),
     Mutation("norms_decay", "weight decay on norm weights", "src/zero/optimizer.cpp",
-             "const bool decay = decays(map.layout().tensors()[p].name);", "const bool decay = true;"),
+             "decays(update.map.layout().tensors()[p].name) ? options.weight_decay : 0", "options.weight_decay"),
     Mutation("norm_per_rank", "each rank clips by the norm of its own shard", "src/zero/sharded_model.cpp",
              "impl_->shard.sum(squared_gradients(state))", "squared_gradients(state)", ("steps/2",)),
     Mutation("replicas_not_summed", "hybrid sharding: groups train on their own gradients", "src/zero/sharded_model.cpp",

@@ -65,8 +65,8 @@ TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
     if (offload) out.state.host.resize(1);
     for (int step = 0; step < 3; ++step) {
       out.exchange->begin_update();
-      out.changed += zero::update_by_operations(out.state, map, *out.exchange, at::kBFloat16,
-                                                options, 1, piece);
+      out.changed += zero::update_by_operations(
+          {out.state, map, *out.exchange, at::kBFloat16, options, 1}, piece);
       out.exchange->end_update();
       ++out.state.steps;
     }
