@@ -52,8 +52,8 @@ struct ShardedModel::Impl {
         map(spec, shard_comm.size(), shard_comm.rank()),
         lent(lent_by(lender(wanted.base), spec)),
         exchange(make_model_exchange(spec, shard_comm, wanted, where, lender(wanted.base), lent)),
-        loop(spec, shard_comm.size(), *exchange, sums, *options.strategy, where, compute,
-             recomputed_blocks(wanted, spec.shape)) {
+        loop(spec, *exchange, sums, *options.strategy,
+             {shard_comm.size(), where, compute, recomputed_blocks(wanted, spec.shape)}) {
     VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     draws.seed = wanted.seed;

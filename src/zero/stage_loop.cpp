@@ -13,17 +13,14 @@
 
 namespace trireme::zero {
 
-StageLoop::StageLoop(const model::ModelSpec& spec, int ranks, comm::ShardExchange& exchange,
-                     GradientSums& sums, model::Strategy& strategy, at::Device device,
-                     at::ScalarType compute, int64_t recomputed_blocks)
+StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange,
+                     GradientSums& sums, model::Strategy& strategy, const StagePlacement& placement)
     : spec_(spec),
-      slots_(comm::gradient_slots(slot_geometry(spec, ranks))),
+      slots_(comm::gradient_slots(slot_geometry(spec, placement.ranks))),
       exchange_(exchange),
       sums_(sums),
       strategy_(strategy),
-      device_(device),
-      compute_(compute),
-      recomputed_blocks_(recomputed_blocks) {
+      placement_(placement) {
   EXPECT(!spec.stages.empty() && spec.stages.front().kind == model::StageKind::embedding &&
          spec.stages.back().kind == model::StageKind::head);
   // embedding_backward() takes the stage's gradient for the look-up's.
@@ -38,27 +35,27 @@ StageLoop::StageLoop(const model::ModelSpec& spec, int ranks, comm::ShardExchang
 bool StageLoop::keeps_graph(int stage) const {
   const auto& s = spec_.stages[static_cast<size_t>(stage)];
   return stage >= first_trainable_ && s.kind == model::StageKind::block &&
-         s.layer >= recomputed_blocks_;
+         s.layer >= placement_.recomputed_blocks;
 }
 
 // Grown by doubling: long contexts need tens of MiB that short runs never touch.
 void StageLoop::grow_ropes(int64_t positions) {
   if (positions <= rope_positions_) return;
   rope_positions_ = std::max({positions, 2 * rope_positions_, int64_t{1024}});
-  ropes_ = model::make_ropes(spec_, rope_positions_, device_);
+  ropes_ = model::make_ropes(spec_, rope_positions_, placement_.device);
 }
 
 std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
   const auto pointers = exchange_.gathered(stage);
   const auto& parameters = spec_.stages[static_cast<size_t>(stage)].parameters;
-  const auto options = at::TensorOptions().dtype(compute_).device(device_);
+  const auto options = at::TensorOptions().dtype(placement_.compute).device(placement_.device);
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < parameters.size(); ++i) {
     tensors.push_back(
         at::from_blob(pointers[i], spec_.parameters[parameters[i]].spec.shape, options));
     if (!leaves || !spec_.parameters[parameters[i]].trainable) continue;
     tensors.back().set_requires_grad(true);
-    if (compute_ != at::kFloat) tensors.back().set_grad_dtype(at::kFloat);
+    if (placement_.compute != at::kFloat) tensors.back().set_grad_dtype(at::kFloat);
   }
   return tensors;
 }
@@ -96,7 +93,7 @@ void StageLoop::complete_gradients(int stage, const std::vector<at::Tensor>& wei
 }
 
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
-  if (device_.is_cpu()) base::return_freed_memory_near_goal();
+  if (placement_.device.is_cpu()) base::return_freed_memory_near_goal();
   if (batch.tokens() == 0) return batch;
   grow_ropes(batch.max_length);
   model::PackedBatch part = strategy_.part(batch);

@@ -27,16 +27,22 @@
 
 namespace trireme::zero {
 
+// Where the weights of a stage are gathered, in type `compute`, and which graphs are kept.
+struct StagePlacement {
+  int ranks;
+  at::Device device;
+  at::ScalarType compute;
+  int64_t recomputed_blocks;  // blocks from this one on keep their graphs
+};
+
 class StageLoop {
  public:
   // Adds up a stage's gradients, whose reduction was begun: finish_reduce().
   using FinishReduction = std::function<void(int stage)>;
 
-  // `spec`, `exchange` over `ranks`, `sums` and `strategy` must outlive the loop. Blocks from
-  // `recomputed_blocks` on keep their graphs.
-  StageLoop(const model::ModelSpec& spec, int ranks, comm::ShardExchange& exchange,
-            GradientSums& sums, model::Strategy& strategy, at::Device device,
-            at::ScalarType compute, int64_t recomputed_blocks);
+  // `spec`, `exchange` over the placement's ranks, `sums` and `strategy` must outlive the loop.
+  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums,
+            model::Strategy& strategy, const StagePlacement& placement);
 
   void forward(const model::PackedBatch& batch, const Head& head, model::AdapterUse adapter);
   // Later gradients stay in the sums, which are wanted then.
@@ -94,9 +100,7 @@ class StageLoop {
   comm::ShardExchange& exchange_;
   GradientSums& sums_;
   model::Strategy& strategy_;
-  at::Device device_;
-  at::ScalarType compute_;
-  int64_t recomputed_blocks_;
+  StagePlacement placement_;
   int first_trainable_ = 0;                     // stage; behind the last: none
   std::optional<model::DropoutDraws> dropout_;  // of the pass; none: it only goes forward
   model::Ropes ropes_;
