@@ -71,7 +71,7 @@ Tensor chunked(const Problem& p) {
 Tensor kept(const Problem& p) {
   return trireme::kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0,
                                            trireme::kernels::Entropy::skip,
-                                           trireme::kernels::vocabulary_chunk, int64_t{1} << 30)
+                                           {.kept_bytes = int64_t{1} << 30})
       .log_probs;
 }
 Tensor chunked_with_entropy(const Problem& p) {

@@ -170,7 +170,7 @@ zero::Loss language_loss(const MicroBatch& batch, double all_targets, int64_t ke
   return [&batch, all_targets, kept_logits](const at::Tensor& hidden, const at::Tensor& weight) {
     const auto out =
         kernels::token_log_probs(hidden.index_select(0, batch.rows), weight, batch.targets, 1.0,
-                                 kernels::Entropy::skip, kernels::vocabulary_chunk, kept_logits);
+                                 kernels::Entropy::skip, {.kept_bytes = kept_logits});
     return out.log_probs.sum().mul(-1 / all_targets);
   };
 }

@@ -163,9 +163,7 @@ Outcome StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetri
     model_->forward_backward(
         batch.packed,
         [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
-          return objective_->loss(
-              {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap},
-              sums);
+          return objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
         },
         zero::reduce_before(static_cast<int64_t>(batches.size() - number) - 1));
   }
@@ -202,11 +200,10 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
     const learn::RowBatch& part = batches[number];
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(*model_, batch);
-    model_->forward(batch.packed, [&](const at::Tensor& hidden,
-                                      const kernels::HeadWeight& head_weight) {
-      objective_->loss(
-          {hidden, head_weight, batch, part, number, totals, model_->spec().shape.logit_cap}, sums);
-    });
+    model_->forward(batch.packed,
+                    [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
+                      objective_->loss({hidden, head_weight, batch, part, number, totals}, sums);
+                    });
   }
   std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);

@@ -18,7 +18,7 @@ void cap_logits(const Tensor& logits, double cap) { logits.div_(cap).tanh_().mul
 
 HeadWeight rows_of_head(const HeadWeight& weight, int64_t first, int64_t count) {
   return {weight.weight.narrow(0, first, count),
-          weight.low.defined() ? weight.low.narrow(0, first, count) : Tensor{}};
+          weight.low.defined() ? weight.low.narrow(0, first, count) : Tensor{}, weight.cap};
 }
 
 Tensor hidden_of_weight(const Tensor& hidden, const HeadWeight& weight) {
@@ -30,13 +30,12 @@ Tensor hidden_of_adapter(const Tensor& hidden, const HeadWeight& weight) {
                               : Tensor{};
 }
 
-ChunkBuffer::ChunkBuffer(const Tensor& hidden, const HeadWeight& weight, int64_t chunk_rows,
-                         double cap)
-    : rows_(hidden.size(0)),
-      chunk_rows_(chunk_rows),
-      cap_(cap),
-      hidden_(pad_rows(hidden_of_weight(hidden, weight))) {
-  if (weight.low.defined()) low_ = pad_rows(hidden_of_adapter(hidden, weight));
+ChunkBuffer::ChunkBuffer(const HeadRows& rows)
+    : rows_(rows.hidden.size(0)),
+      chunk_rows_(std::min(rows.chunks.rows, rows.head.weight.size(0))),
+      cap_(rows.head.cap),
+      hidden_(pad_rows(hidden_of_weight(rows.hidden, rows.head))) {
+  if (rows.head.low.defined()) low_ = pad_rows(hidden_of_adapter(rows.hidden, rows.head));
 }
 
 void ChunkBuffer::Rows::take(const Tensor& next, const Tensor& hidden) {
@@ -83,19 +82,18 @@ Tensor ChunkBuffer::kept_logits(const HeadWeight& rows, int64_t bytes) {
   return multiply(at::empty({hidden_.size(0), rows.weight.size(0)}, hidden_.options()));
 }
 
-RowStatistics forward_device(const Tensor& hidden, const HeadWeight& head, const Tensor& targets,
-                             double scale, bool with_entropy, int64_t chunk_rows, double cap) {
-  const int64_t n = hidden.size(0);
-  const auto f32 = hidden.options().dtype(at::kFloat);
+RowStatistics forward_device(const HeadRows& rows, bool with_entropy) {
+  const Tensor& targets = rows.targets;
+  const int64_t n = rows.hidden.size(0);
+  const auto f32 = rows.hidden.options().dtype(at::kFloat);
   Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
   Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32),
          target_logits = at::zeros({n}, f32);
-  const int64_t vocabulary = head.weight.size(0);
-  ChunkBuffer buffer(hidden, head, std::min(chunk_rows, vocabulary), cap);
-  for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(rows_of_head(head, first, count))
+  ChunkBuffer buffer(rows);
+  for_each_chunk(rows, [&](int64_t first, int64_t count) {
+    Tensor z = buffer.logits(rows_of_head(rows.head, first, count))
                    .to(at::kFloat);  // bf16: a copy, else the buffer
-    z.mul_(scale);
+    z.mul_(rows.scale);
     const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
     const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
     target_logits = at::where(in_chunk, z.gather(1, column).squeeze(1), target_logits);

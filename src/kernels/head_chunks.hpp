@@ -24,6 +24,15 @@ struct RowGradients {
   at::Tensor entropy;    // f32 [N] or undefined
 };
 
+// Rows whose tokens are asked for, and how the head is read for them.
+struct HeadRows {
+  at::Tensor hidden;  // [N, D], or [N, D + r] with an adapter, N > 0
+  HeadWeight head;
+  at::Tensor targets;  // i64 [N]
+  double scale;        // 1 / temperature
+  HeadChunks chunks;
+};
+
 // Rows [first, first + count) of the head's weight and of its adapter's B.
 HeadWeight rows_of_head(const HeadWeight& weight, int64_t first, int64_t count);
 // hidden without, and of, the adapter's columns: [N, D], and [N, r] or undefined.
@@ -34,9 +43,7 @@ at::Tensor hidden_of_adapter(const at::Tensor& hidden, const HeadWeight& weight)
 // every chunk; those of the first chunks in memory of their own, if they are to be kept.
 class ChunkBuffer {
  public:
-  // hidden [N, D], or [N, D + r] with an adapter, N > 0; up to `chunk_rows` rows of the weight at a
-  // time; logits with a `cap`.
-  ChunkBuffer(const at::Tensor& hidden, const HeadWeight& weight, int64_t chunk_rows, double cap);
+  explicit ChunkBuffer(const HeadRows& rows);
   // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same
   // whatever N. Valid until the next call.
   at::Tensor logits(const HeadWeight& rows);
@@ -66,18 +73,18 @@ class ChunkBuffer {
   Rows weight_rows_, low_rows_;
 };
 
+// body(first row of the weight, its rows)
 template <class Body>
-void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
-  for (int64_t first = 0; first < vocabulary; first += chunk_rows) {
-    body(first, std::min(chunk_rows, vocabulary - first));
+void for_each_chunk(const HeadRows& rows, const Body& body) {
+  const int64_t vocabulary = rows.head.weight.size(0);
+  for (int64_t first = 0; first < vocabulary; first += rows.chunks.rows) {
+    body(first, std::min(rows.chunks.rows, vocabulary - first));
   }
 }
 
 // The same passes by LibTorch's operators, for devices whose own kernels were put aside
 // (head_rows.hpp); correct on the CPU too.
-RowStatistics forward_device(const at::Tensor& hidden, const HeadWeight& weight,
-                             const at::Tensor& targets, double scale, bool with_entropy,
-                             int64_t chunk_rows, double cap = 0);
+RowStatistics forward_device(const HeadRows& rows, bool with_entropy);
 // The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into
 // their place.
 void gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets,

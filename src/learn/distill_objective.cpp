@@ -40,14 +40,14 @@ class DistillObjective final : public Objective {
                                    in.batch.segments,
                                    {in.totals.targets, in.totals.sequences, 1}};
     const Tensor of_rows =
-        rows_.divergence(in.hidden.index_select(0, in.batch.rows), in.head_weight, in.logit_cap);
+        rows_.divergence(in.hidden.index_select(0, in.batch.rows), in.head_weight);
     const Tensor divergence = ppo::aggregate(of_rows, config::LossAggregation::token_mean, columns);
     Tensor loss = divergence * options_.coef;
     std::vector<Tensor> parts{loss, divergence};
     if (options_.nll_coef > 0) {
-      const Tensor nll = ppo::sft_loss(
-          target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap),
-          config::LossAggregation::token_mean, columns);
+      const Tensor nll =
+          ppo::sft_loss(target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_),
+                        config::LossAggregation::token_mean, columns);
       parts.front() = loss = loss + nll * options_.nll_coef;
       parts.push_back(nll);
     }

@@ -27,8 +27,7 @@ class SftObjective final : public Objective {
   std::vector<std::string> quantities() const override { return {"loss"}; }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const Tensor log_probs =
-        target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap);
+    const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_);
     Tensor loss = ppo::sft_loss(log_probs, config::LossAggregation::token_mean,
                                 {at::ones_like(in.batch.columns, at::kByte),
                                  in.batch.segments,

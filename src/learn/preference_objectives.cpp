@@ -21,8 +21,8 @@ namespace {
 using at::Tensor;
 
 ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const kernels::HeadWeight& head_weight,
-                                   const ActionBatch& batch, int64_t kept, double logit_cap) {
-  return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept, logit_cap),
+                                   const ActionBatch& batch, int64_t kept) {
+  return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept),
                                  at::ones_like(batch.columns, at::kByte), batch.segments);
 }
 
@@ -34,7 +34,7 @@ Tensor sums_by(zero::ShardedModel& model, const ActionBatch& batch,
   model.forward(
       batch.packed,
       [&](const Tensor& hidden, const kernels::HeadWeight& head_weight) {
-        sums = log_probs_of(hidden, head_weight, batch, 0, model.spec().shape.logit_cap).sums;
+        sums = log_probs_of(hidden, head_weight, batch, 0).sums;
       },
       adapter);
   return sums;
@@ -112,8 +112,7 @@ class PairObjective final : public Objective {
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const double pairs = in.totals.rows;
-    const auto policy =
-        log_probs_of(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap);
+    const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch, kept_logits_);
     ppo::PairInput input;
     const bool by_mean = !facts_.reference && options_.form() != config::DpoLoss::cpo;
     const Tensor& of_policy = by_mean ? policy.means : policy.sums;
@@ -171,7 +170,7 @@ class PairObjective final : public Objective {
       if (i % 2 == 0) chosen.action_mask[static_cast<size_t>(chosen.begin(i))] = 0;
     }
     const ActionBatch all = make_action_batch(chosen, in.hidden.device());
-    return target_log_probs(in.hidden, in.head_weight, all, kept_logits_, in.logit_cap).sum() *
+    return target_log_probs(in.hidden, in.head_weight, all, kept_logits_).sum() *
            (-1 / chosen_tokens_);
   }
 
@@ -252,8 +251,7 @@ class LabelledObjective final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const auto policy =
-        log_probs_of(in.hidden, in.head_weight, in.batch, kept_logits_, in.logit_cap);
+    const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch, kept_logits_);
     const Tensor wanted = on_device(in.rows.wanted, at::kByte, policy.sums.device()).to(at::kBool);
     const auto got = ppo::labelled_losses({policy.sums, reference_sums_, wanted}, kl_, options_);
     Tensor loss = got.losses.sum() * (1 / in.totals.rows);
@@ -282,10 +280,9 @@ class LabelledObjective final : public Objective {
 }  // namespace
 
 Tensor target_log_probs(const Tensor& hidden, const kernels::HeadWeight& head_weight,
-                        const ActionBatch& batch, int64_t kept, double logit_cap) {
+                        const ActionBatch& batch, int64_t kept) {
   return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets,
-                                  1.0, kernels::Entropy::skip, kernels::vocabulary_chunk, kept,
-                                  logit_cap)
+                                  1.0, kernels::Entropy::skip, {.kept_bytes = kept})
       .log_probs;
 }
 

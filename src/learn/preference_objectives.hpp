@@ -16,7 +16,7 @@ std::unique_ptr<Objective> make_preference_objective(const config::DpoOptions& o
 
 // Log-probs of the batch's action tokens. `kept`: bytes of logits that wait for their gradient.
 at::Tensor target_log_probs(const at::Tensor& hidden, const kernels::HeadWeight& head_weight,
-                            const ActionBatch& batch, int64_t kept, double logit_cap);
+                            const ActionBatch& batch, int64_t kept);
 
 // Every second element: the chosen (0) or the rejected (1) side of [2 P].
 inline at::Tensor side(const at::Tensor& values, int64_t which) {

@@ -134,10 +134,9 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples,
         model.forward(
             batch.packed,
             [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
-              const auto head = kernels::token_log_probs(
-                  hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
-                  kernels::Entropy::skip, kernels::vocabulary_chunk, 0,
-                  model.spec().shape.logit_cap);
+              const auto head =
+                  kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight,
+                                           batch.targets, temperature, kernels::Entropy::skip);
               values.add(head.log_probs, places_of(batch, samples, which));
             },
             adapter);

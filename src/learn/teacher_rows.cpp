@@ -51,8 +51,8 @@ TeacherRows::Kept TeacherRows::keep(const Tensor& hidden, const kernels::HeadWei
   }
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
-    const Tensor logits = capped(kernels::row_logits(hidden.narrow(0, first, count), head),
-                                 teacher_.spec().shape.logit_cap);
+    const Tensor logits =
+        capped(kernels::row_logits(hidden.narrow(0, first, count), head), head.cap);
     if (!options_.by_teacher()) {
       out.logits.narrow(0, first, count).copy_(logits);
       continue;
@@ -64,8 +64,8 @@ TeacherRows::Kept TeacherRows::keep(const Tensor& hidden, const kernels::HeadWei
   return out;
 }
 
-Tensor TeacherRows::divergence(const Tensor& hidden, const kernels::HeadWeight& head, double cap) {
-  const auto compare = [options = options_, kept = std::exchange(kept_, {}), cap](
+Tensor TeacherRows::divergence(const Tensor& hidden, const kernels::HeadWeight& head) {
+  const auto compare = [options = options_, kept = std::exchange(kept_, {}), cap = head.cap](
                            const Tensor& of_student, int64_t first) {
     const Tensor logits = capped(of_student, cap);
     const int64_t count = logits.size(0);

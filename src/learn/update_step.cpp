@@ -90,8 +90,7 @@ std::vector<at::Tensor> kept_columns(zero::ShardedModel& actor, const UpdateStep
         batch.packed, [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
           entropies.back() = kernels::token_log_probs(
                                  hidden.index_select(0, batch.rows), head_weight, batch.targets,
-                                 scoring_temperature(options), kernels::Entropy::value,
-                                 kernels::vocabulary_chunk, 0, actor.spec().shape.logit_cap)
+                                 scoring_temperature(options), kernels::Entropy::value)
                                  .entropy;
         });
     help_others(step);
@@ -121,13 +120,13 @@ struct ActorRows {
 };
 
 ActorRows actor_rows(const at::Tensor& hidden, const kernels::HeadWeight& head_weight,
-                     const ActionBatch& actions, const config::Options& options, double cap,
+                     const ActionBatch& actions, const config::Options& options,
                      TeacherRows* teacher) {
   const at::Tensor rows = hidden.index_select(0, actions.rows);
   return {kernels::token_log_probs(rows, head_weight, actions.targets, scoring_temperature(options),
-                                   entropy_mode(options.actor), kernels::vocabulary_chunk,
-                                   options.train.logits_memory.count, cap),
-          teacher ? teacher->divergence(rows, head_weight, cap) : at::Tensor{}, at::Tensor{}};
+                                   entropy_mode(options.actor),
+                                   {.kept_bytes = options.train.logits_memory.count}),
+          teacher ? teacher->divergence(rows, head_weight) : at::Tensor{}, at::Tensor{}};
 }
 
 at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch,
@@ -199,8 +198,7 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step,
         [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
           const auto head = kernels::token_log_probs(
               hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0,
-              kernels::Entropy::skip, kernels::vocabulary_chunk, options.train.logits_memory.count,
-              actor.spec().shape.logit_cap);
+              kernels::Entropy::skip, {.kept_bytes = options.train.logits_memory.count});
           const at::Tensor loss = ppo::sft_loss(
               head.log_probs, config::LossAggregation::token_mean,
               {at::ones_like(batch.columns, at::kByte),
@@ -243,8 +241,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step,
     actor.forward_backward(
         batch.actions.packed,
         [&](const at::Tensor& hidden, const kernels::HeadWeight& head_weight) {
-          ActorRows rows = actor_rows(hidden, head_weight, batch.actions, options,
-                                      actor.spec().shape.logit_cap, step.teacher);
+          ActorRows rows = actor_rows(hidden, head_weight, batch.actions, options, step.teacher);
           if (!kept.empty()) rows.keep = kept[number];
           return actor_loss(experience, batch, rows, step, options, sums);
         },

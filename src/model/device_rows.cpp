@@ -75,7 +75,7 @@ std::string row_operators_problem(at::Device device) {
     const at::Tensor rows = values({tokens, columns}, 0.23).detach().mul(0.05).requires_grad_(true),
                      targets = positions.flip({0});
     const auto head =
-        kernels::token_log_probs(x, rows, targets, 0.5, kernels::Entropy::differentiable, 32);
+        kernels::token_log_probs(x, rows, targets, 0.5, kernels::Entropy::differentiable, {32});
     const at::Tensor all = at::log_softmax(at::mm(wide, rows.to(at::kFloat).t()).div(0.5), 1);
     const at::Tensor of_targets = all.gather(1, targets.unsqueeze(1)).squeeze(1);
     compare("head", head.log_probs.add(head.entropy), of_targets.sub(all.exp().mul(all).sum(1)),

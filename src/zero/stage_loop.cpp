@@ -112,7 +112,8 @@ at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights,
 kernels::HeadWeight StageLoop::head_weight(const std::vector<at::Tensor>& weights,
                                            model::AdapterUse adapter) const {
   const auto low = spec_.head_low_position(adapter);
-  return {weights[spec_.head_position(adapter)], low ? weights[*low] : at::Tensor{}};
+  return {weights[spec_.head_position(adapter)], low ? weights[*low] : at::Tensor{},
+          spec_.shape.logit_cap};
 }
 
 void StageLoop::forward(const model::PackedBatch& batch, const Head& head,

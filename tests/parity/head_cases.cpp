@@ -21,7 +21,7 @@ void check_head(const GoldenCase& c) {
   for (int64_t i = 0; i < vocabulary; ++i) identity[i][i] = 1.f;
   const Tensor targets = c.input("sequences").narrow(1, 1, length - 1).reshape({-1});
   const auto got = kernels::token_log_probs(hidden, identity, targets, *c.number("temperature"),
-                                            kernels::Entropy::differentiable, 16);
+                                            kernels::Entropy::differentiable, {16});
   expect_matches(c, "log_probs", got.log_probs);
   expect_matches(c, "entropy", got.entropy);
 

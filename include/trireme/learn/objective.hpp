@@ -30,7 +30,6 @@ struct ObjectiveInput {
   const RowBatch& rows;
   size_t number = 0;  // of the micro-batch in its step, on this rank
   const BatchTotals& totals;
-  double logit_cap = 0;  // of the model (kernels::token_log_probs)
 };
 
 // All micro-batches of an optimizer step, as a rank has them before the first gradient.

@@ -24,9 +24,9 @@ class TeacherRows {
   // of the teacher.
   void prepare(const ActionBatch& batch);
   // Of the micro-batch that was prepared last, once: f32 [A], differentiable in hidden [A, D] and
-  // the head's weight. `cap`: of the student's logits (kernels::token_log_probs). What prepare()
+  // the head's weight. What prepare()
   // kept is freed with the graph. Local.
-  at::Tensor divergence(const at::Tensor& hidden, const kernels::HeadWeight& head, double cap);
+  at::Tensor divergence(const at::Tensor& hidden, const kernels::HeadWeight& head);
 
  private:
   struct Kept {

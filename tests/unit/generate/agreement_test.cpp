@@ -162,8 +162,7 @@ void score(zero::ShardedModel& model, const std::vector<Text>& texts,
     };
     const at::Tensor got =
         kernels::token_log_probs(hidden.index_select(0, as_tensor(rows)), head, as_tensor(targets),
-                                 temperature > 0 ? temperature : 1, kernels::Entropy::skip,
-                                 kernels::vocabulary_chunk, 0, model.spec().shape.logit_cap)
+                                 temperature > 0 ? temperature : 1, kernels::Entropy::skip)
             .log_probs;
     for (size_t i = 0; i < want.size(); ++i) {
       const float mine = got.const_data_ptr<float>()[i];

@@ -68,7 +68,7 @@ HeadOutcome in_double(const HeadProblem& p, double temperature) {
 
 HeadOutcome chunked(const HeadProblem& p, const Case& c) {
   const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, c.temperature,
-                                            Entropy::differentiable, c.chunk);
+                                            Entropy::differentiable, {c.chunk});
   ((got.log_probs * p.grad_log_probs).sum() + (got.entropy * p.grad_entropy).sum()).backward();
   return {got.log_probs.detach(), got.entropy.detach(), p.hidden.grad(), p.weight.grad()};
 }
@@ -149,7 +149,7 @@ TEST(TokenLogProbsRefuses, WhatDoesNotFit) {
   for (const Wrong& w : wrong) {
     try {
       kernels::token_log_probs(w.hidden, w.weight, w.targets, w.temperature, Entropy::skip,
-                               w.chunk);
+                               {w.chunk});
       ADD_FAILURE() << "taken: " << w.says;
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find(w.says), std::string::npos) << error.what();

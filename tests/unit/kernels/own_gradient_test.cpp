@@ -125,7 +125,7 @@ TEST_P(OwnGradients, OfTheHeadAreWrittenInChunks) {
                targets = at::arange(rows);
   expect_same_sums(weight, {[&](const Tensor& w) {
                      kernels::token_log_probs(leaf(hidden), w, targets, 1, kernels::Entropy::skip,
-                                              256)
+                                              {256})
                          .log_probs.sum()
                          .backward();
                    }},

@@ -232,7 +232,7 @@ TEST_P(Products, HeadGradientsAreThoseOfNativeBf16UpToRounding) {
   const auto head = [&] {
     const Tensor h = hidden.clone().set_requires_grad(true),
                  w = weight.clone().set_requires_grad(true);
-    const auto out = kernels::token_log_probs(h, w, targets, 4.0, kernels::Entropy::skip, 128);
+    const auto out = kernels::token_log_probs(h, w, targets, 4.0, kernels::Entropy::skip, {128});
     out.log_probs.sum().backward();
     return std::vector<Tensor>{out.log_probs.detach(), h.grad(), w.grad()};
   };

@@ -64,7 +64,7 @@ Outcome naive(const Problem& p, double temperature, bool with_entropy) {
 
 Outcome chunked(const Problem& p, double temperature, Entropy entropy, int64_t chunk) {
   const auto got =
-      kernels::token_log_probs(p.hidden, p.weight, p.targets, temperature, entropy, chunk);
+      kernels::token_log_probs(p.hidden, p.weight, p.targets, temperature, entropy, {chunk});
   Outcome out{got.log_probs, got.entropy, {}, {}};
   differentiate(p, out, entropy == Entropy::differentiable);
   return out;
@@ -116,7 +116,7 @@ TEST_P(Head, WidensABf16Weight) {
   p.weight.set_grad_dtype(at::kFloat);
   p.weight.mutable_grad() = at::zeros({1003, 24}, at::kFloat);
   const auto again =
-      kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::skip, GetParam());
+      kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::skip, {GetParam()});
   (again.log_probs * p.grad_log_probs).sum().backward();
   EXPECT_LT(worst(p.weight.grad(), naive(wide, 0.7, false).grad_weight), 2e-5)
       << "and not at all into a gradient of its own";
@@ -130,7 +130,7 @@ TEST(TokenLogProbs, DifferentiatesOnlyWhatIsAskedFor) {
   const auto one = [&](Tensor& frozen, const Tensor& other, const Tensor& want_grad) {
     frozen.set_requires_grad(false);
     const auto got =
-        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 32);
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, {32});
     EXPECT_FALSE(got.entropy.defined());
     (got.log_probs * p.grad_log_probs).sum().backward();
     EXPECT_FALSE(frozen.grad().defined());
@@ -147,13 +147,13 @@ TEST(TokenLogProbs, DifferentiatesOnlyWhatIsAskedFor) {
 
 TEST(TokenLogProbs, AccumulatesIntoFp32GradientsOfBf16Weights) {
   const Problem p = problem(6, 16, 90, at::kBFloat16);
-  const Outcome once = chunked(p, 1.0, Entropy::skip, 64);
+  const Outcome once = chunked(p, 1.0, Entropy::skip, {64});
   Tensor buffer = at::zeros({90, 16}, at::kFloat);
   p.weight.set_grad_dtype(at::kFloat);
   p.weight.mutable_grad() = buffer;
   for (int pass = 0; pass < 2; ++pass) {
     const auto got =
-        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64);
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, {64});
     (got.log_probs * p.grad_log_probs).sum().backward();
   }
   EXPECT_EQ(p.weight.grad().data_ptr(), buffer.data_ptr());
@@ -169,7 +169,7 @@ TEST(TokenLogProbs, MakesNoWholeGradientBesideOneThatIsThere) {
   p.weight.set_grad_dtype(at::kFloat);
   const auto backward = [&] {
     const auto got =
-        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 128);
+        kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, {128});
     return peak_tensor_bytes([&] { (got.log_probs * p.grad_log_probs).sum().backward(); });
   };
   const int64_t whole = vocabulary * width * 2;
@@ -189,7 +189,7 @@ TEST(TokenLogProbs, KeptLogitsChangeNoBit) {
     p.hidden = p.hidden.detach().to(of_hidden).set_requires_grad(true);
     const auto outcome = [&](int64_t bytes) {
       const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7,
-                                                Entropy::differentiable, chunk, bytes);
+                                                Entropy::differentiable, {chunk, bytes});
       Outcome out{got.log_probs, got.entropy, {}, {}};
       differentiate(p, out, true);
       return out;
@@ -215,13 +215,13 @@ TEST(TokenLogProbs, AdapterAndCapEqualThePlainFormula) {
   Outcome want{at::log_softmax(z, 1).gather(1, p.targets.unsqueeze(1)).squeeze(1), {}, {}, {}};
   differentiate(p, want, false);
   for (const int64_t bytes : {int64_t{0}, int64_t{1} << 30}) {
-    const kernels::HeadWeight head{p.weight.narrow(1, 0, width), p.weight.narrow(1, width, rank)};
-    Outcome got{
-        kernels::token_log_probs(p.hidden, head, p.targets, 1.0, Entropy::skip, 64, bytes, cap)
-            .log_probs,
-        {},
-        {},
-        {}};
+    const kernels::HeadWeight head{p.weight.narrow(1, 0, width), p.weight.narrow(1, width, rank),
+                                   cap};
+    Outcome got{kernels::token_log_probs(p.hidden, head, p.targets, 1.0, Entropy::skip, {64, bytes})
+                    .log_probs,
+                {},
+                {},
+                {}};
     differentiate(p, got, false);
     EXPECT_LT(worst(got.log_probs, want.log_probs), 5e-6);
     EXPECT_LT(worst(got.grad_hidden, want.grad_hidden), 2e-5);
@@ -233,8 +233,8 @@ TEST(TokenLogProbs, AdapterAndCapEqualThePlainFormula) {
 // again.
 TEST(TokenLogProbs, KeptLogitsAreTakenOnce) {
   const Problem p = problem(6, 16, 300, at::kFloat);
-  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64,
-                                            int64_t{1} << 30);
+  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip,
+                                            {64, int64_t{1} << 30});
   const Tensor loss = (got.log_probs * p.grad_log_probs).sum();
   loss.backward({}, true);
   const Tensor once = p.hidden.grad().clone();
@@ -253,8 +253,8 @@ TEST(TokenLogProbs, KeptLogitsStayWithinTheirBytes) {
   const auto stays = [&](int64_t bytes) {
     out = {};
     return remaining_tensor_bytes([&] {
-      out =
-          kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, chunk, bytes);
+      out = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip,
+                                     {chunk, bytes});
     });
   };
   const int64_t without = stays(0);
@@ -283,7 +283,8 @@ TEST(TokenLogProbs, ExtremeLogits) {
   const at::NoGradGuard no_grad;
   p.weight.mul_(3000.0);
   const Tensor z = at::log_softmax(at::linear(p.hidden, p.weight), 1);
-  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::value, 16);
+  const auto got =
+      kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::value, {16});
   const Tensor want = z.gather(1, p.targets.unsqueeze(1)).squeeze(1);
   EXPECT_TRUE(at::isfinite(got.log_probs).all().item<bool>());
   EXPECT_TRUE(at::isfinite(got.entropy).all().item<bool>());
@@ -303,7 +304,7 @@ TEST(TokenLogProbs, DevicePathGivesTheSame) {
   const Problem p = problem(9, 24, 1003, at::kFloat);
   const Outcome want = naive(p, 0.7, true);
   const at::NoGradGuard no_grad;
-  const auto rows = kernels::forward_device(p.hidden, p.weight, p.targets, 1 / 0.7, true, 256);
+  const auto rows = kernels::forward_device({p.hidden, p.weight, p.targets, 1 / 0.7, {256}}, true);
   EXPECT_LT(worst(rows.log_probs, want.log_probs), 5e-6);
   EXPECT_LT(worst(rows.entropy, want.entropy), 5e-6);
   const Tensor logits = at::linear(p.hidden, p.weight);
