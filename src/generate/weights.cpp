@@ -171,7 +171,7 @@ int64_t GeneratorWeights::quantise() {
     const base::Block b = block(p);
     kernels::parallel_for(
         0, kernels::int8_panels(b.rows), panels_at_least, [&](int64_t first, int64_t last) {
-          kernels::quantise(dtype_, data(p), b.columns, b.rows, int8_[p], first, last);
+          kernels::quantise({dtype_, data(p), b.columns, b.rows}, int8_[p], first, last);
         });
   }
   return int8_bytes_;

@@ -93,10 +93,9 @@ void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
   gemm_function(arguments, isa)(arguments, first, last, gemm_scratch(arguments, isa));
 }
 
-void quantise(ElementType type, const void* weight, int64_t k, int64_t n, std::byte* to,
-              int64_t first, int64_t last) {
-  EXPECT(k > 0 && n > 0 && first >= 0 && last <= int8_panels(n));
-  gemm_kernels(base::active_isa()).quantise({type, weight, k, n}, to, first, last);
+void quantise(const Int8Source& source, std::byte* to, int64_t first, int64_t last) {
+  EXPECT(source.k > 0 && source.n > 0 && first >= 0 && last <= int8_panels(source.n));
+  gemm_kernels(base::active_isa()).quantise(source, to, first, last);
 }
 
 }  // namespace trireme::kernels

@@ -7,14 +7,6 @@
 
 namespace trireme::kernels {
 
-// Values that are quantized to 8 bits.
-struct Int8Source {
-  ElementType type = ElementType::f32;
-  const void* weight = nullptr;  // [N, K]
-  int64_t k = 0;
-  int64_t n = 0;
-};
-
 void int8_f32_portable(const GemmArguments& arguments, int64_t first, int64_t last,
                        const GemmScratch& scratch);
 void int8_bf16_portable(const GemmArguments& arguments, int64_t first, int64_t last,

@@ -25,10 +25,17 @@ constexpr int64_t int8_bytes(int64_t k, int64_t n) {
          (static_cast<int64_t>(sizeof(float)) + int8_group);
 }
 
-// Panels [first, last) of the copy `to`, which has int8_bytes, of the row-major `weight` [N, K]. A
+// Values that are quantized to 8 bits.
+struct Int8Source {
+  base::ElementType type = base::ElementType::f32;
+  const void* weight = nullptr;  // [N, K], row-major
+  int64_t k = 0;
+  int64_t n = 0;
+};
+
+// Panels [first, last) of the copy `to`, which has int8_bytes. A
 // group with a value that is not finite has a scale that is not; one below 1e-30 counts as zeros.
 // Threads take panels of their own.
-void quantise(base::ElementType type, const void* weight, int64_t k, int64_t n, std::byte* to,
-              int64_t first, int64_t last);
+void quantise(const Int8Source& source, std::byte* to, int64_t first, int64_t last);
 
 }  // namespace trireme::kernels

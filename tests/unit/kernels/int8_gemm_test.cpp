@@ -36,8 +36,9 @@ struct Matrix {
 std::vector<std::byte> quantised(const Matrix& weight, int64_t k, int64_t n) {
   std::vector<std::byte> out(static_cast<size_t>(int8_bytes(k, n)), std::byte{0x55});
   const int64_t half = int8_panels(n) / 2;
-  quantise(weight.type, weight.data(), k, n, out.data(), half, int8_panels(n));
-  quantise(weight.type, weight.data(), k, n, out.data(), 0, half);
+  const Int8Source source{weight.type, weight.data(), k, n};
+  quantise(source, out.data(), half, int8_panels(n));
+  quantise(source, out.data(), 0, half);
   return out;
 }
 
