@@ -23,11 +23,11 @@ struct MomentSums {
 
 }  // namespace
 
-void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask,
-         float gamma, float lambda, float* advantages, float* returns) {
-  exec::for_each_team(
-      "gae", sequences.sequences,
-      GaeScan{sequences.cu_seqlens, values, rewards, mask, gamma, lambda, advantages, returns});
+void gae(const Ragged& sequences, const ValuedColumns& columns, float gamma, float lambda,
+         float* advantages, float* returns) {
+  exec::for_each_team("gae", sequences.sequences,
+                      GaeScan{sequences.cu_seqlens, columns.values, columns.rewards, columns.mask,
+                              gamma, lambda, advantages, returns});
 }
 
 void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask,

@@ -116,9 +116,10 @@ AdvantagesAndReturns scan(const Tensor& v, const Tensor& r, const Tensor& m,
                           const Segments& segments, double gamma,
                           const std::vector<double>& lambdas) {
   AdvantagesAndReturns out{at::empty_like(v), at::empty_like(v)};
+  const kernels::ValuedColumns columns{v.const_data_ptr<float>(), r.const_data_ptr<float>(),
+                                       m.const_data_ptr<uint8_t>()};
   const auto run = [&](int64_t first, int64_t count, double lambda) {
-    kernels::gae({segments.cu_seqlens().data() + first, count}, v.const_data_ptr<float>(),
-                 r.const_data_ptr<float>(), m.const_data_ptr<uint8_t>(), static_cast<float>(gamma),
+    kernels::gae({segments.cu_seqlens().data() + first, count}, columns, static_cast<float>(gamma),
                  static_cast<float>(lambda), out.advantages.mutable_data_ptr<float>(),
                  out.returns.mutable_data_ptr<float>());
   };

@@ -12,13 +12,20 @@ struct Ragged {
   int64_t sequences;          // B
 };
 
+// What a critic and rewards say of the columns.
+struct ValuedColumns {
+  const float* values;   // [T]
+  const float* rewards;  // [T]
+  const uint8_t* mask;   // [T]
+};
+
 // Generalised advantage estimation (Schulman et al. 2016, eq. 16; OpenRLHF:
 // get_advantages_and_returns), with values and rewards taken as 0 where the mask is 0, and the
 // recursion running through such columns:
 //   delta_t = r_t + gamma V_{t+1} - V_t;  A_t = delta_t + gamma lambda A_{t+1};  returns = A + V
-// values, rewards f32 [T], mask u8 [T]; writes advantages and returns f32 [T].
-void gae(const Ragged& sequences, const float* values, const float* rewards, const uint8_t* mask,
-         float gamma, float lambda, float* advantages, float* returns);
+// Writes advantages and returns [T].
+void gae(const Ragged& sequences, const ValuedColumns& columns, float gamma, float lambda,
+         float* advantages, float* returns);
 
 // G_t = mask_t r_t + gamma G_{t+1} (OpenRLHF: get_cumulative_returns)
 void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask,

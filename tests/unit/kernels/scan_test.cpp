@@ -43,7 +43,7 @@ struct Columns {
 
 void check_gae(const Columns& c, float gamma, float lambda) {
   std::vector<float> advantages(c.values.size()), returns(c.values.size()), sums(c.values.size());
-  kernels::gae(c.ragged(), c.values.data(), c.rewards.data(), c.mask.data(), gamma, lambda,
+  kernels::gae(c.ragged(), {c.values.data(), c.rewards.data(), c.mask.data()}, gamma, lambda,
                advantages.data(), returns.data());
   kernels::discounted_returns(c.ragged(), c.rewards.data(), c.mask.data(), gamma, sums.data());
   for (size_t i = 0; i + 1 < c.cu_seqlens.size(); ++i) {
