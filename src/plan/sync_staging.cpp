@@ -82,9 +82,11 @@ class Staging {
   }
 
   void give(int shard, Count& count) const {
-    for (const auto& replica : replicas_) {
+    for (size_t number = 0; number < replicas_.size(); ++number) {
+      const auto& replica = replicas_[number];
       for (size_t slice = 0; slice < replica.size(); ++slice) {
         const int rank = replica[slice];
+        if (!flows_.empty() && holder(shard, number + slice, rank) != rank_) continue;
         const bool near = rank == rank_ || (shares() && node(rank) == node(rank_));
         const int64_t most =
             std::min(near ? inside() : outside(), flow(shard, static_cast<int>(slice)));
@@ -97,6 +99,24 @@ class Staging {
         }
       }
     }
+  }
+
+  // The trainer that gives a shard to a rank, as weightsync/plan.cpp chooses it; `number`: of the
+  // rank's replica and slice, added.
+  int holder(int shard, size_t number, int rank) const {
+    const auto& trainers = job_.roles.trainer;
+    const auto of_group = static_cast<size_t>(shards_), own = static_cast<size_t>(shard);
+    const size_t groups = trainers.size() / of_group;
+    const auto in_turn = [&](size_t i) {
+      return trainers[(number + own + i) % groups * of_group + own];
+    };
+    int chosen = -1;
+    for (size_t i = 0; i < groups; ++i) {
+      const int from = in_turn(i);
+      if (from == rank) return from;
+      if (chosen < 0 && node(from) == node(rank)) chosen = from;
+    }
+    return chosen >= 0 ? chosen : in_turn(0);
   }
 
   void take(Count& count) const {

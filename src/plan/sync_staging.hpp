@@ -16,8 +16,8 @@ struct SyncStaging {
 };
 
 // The staging memory of weightsync/plan.cpp and its engines, from counts of ranks and each slice's
-// share of a shard: of several groups of trainers each counts as if it sent everything. None where
-// generators read the trainers' weights in place.
+// share of a shard. With more than 32 ranks each of several groups of trainers counts as if it sent
+// everything. None where generators read the trainers' weights in place.
 SyncStaging sync_staging(const Job& job, int rank);
 
 }  // namespace trireme::plan
