@@ -1,9 +1,6 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "trireme/text/pattern.hpp"
 
-#include <pcre2.h>
-
-#include "text/regex.hpp"
+#include "text/pcre2_match.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 
@@ -16,29 +13,10 @@ struct Pattern::Code {
   mutable int64_t given_up = 0;
 
   ~Code() { pcre2_code_free(code); }
-};
-
-namespace {
-
-struct MatchData {
-  explicit MatchData(const pcre2_code* code)
-      : data(pcre2_match_data_create_from_pattern(code, nullptr)),
-        limits(pcre2_match_context_create(nullptr)) {
-    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
-             "no memory to match a regular expression");
-    pcre2_set_heap_limit(limits, pcre2_heap_kib);
+  Pcre2Match match() const {
+    return Pcre2Match(pcre2_match_data_create_from_pattern(code, nullptr));
   }
-  ~MatchData() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(limits);
-  }
-  MatchData(const MatchData&) = delete;
-  MatchData& operator=(const MatchData&) = delete;
-  pcre2_match_data* data;
-  pcre2_match_context* limits;
 };
-
-}  // namespace
 
 Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent) {
   uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF;
@@ -74,17 +52,10 @@ bool is_power_of_ten(int64_t count) {
 }
 
 // Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's
-// limit does not match: a model's text must not stop the run. The stack of the JIT's code is
-// no such limit: it is full after some thousand rounds of a group, which the interpreter keeps on
-// the heap.
+// limit does not match: a model's text must not stop the run.
 template <class Code>
-bool run(const Code& code, std::string_view text, size_t start, const MatchData& match) {
-  const auto attempt = [&](uint32_t options) {
-    return pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start,
-                       options, match.data, match.limits);
-  };
-  int found = attempt(0);
-  if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(PCRE2_NO_JIT);
+bool run(const Code& code, std::string_view text, size_t start, const Pcre2Match& match) {
+  const int found = match.run(code.code, text, start, 0);
   if (found >= 0) return true;
   if (found != PCRE2_ERROR_NOMATCH && is_power_of_ten(++code.given_up)) {
     log::warning(
@@ -96,10 +67,9 @@ bool run(const Code& code, std::string_view text, size_t start, const MatchData&
 }
 
 // Bounds of the first group where it took part, else of the match.
-std::string_view captured(std::string_view text, const MatchData& match, uint32_t groups) {
-  const size_t* bounds = pcre2_get_ovector_pointer(match.data);
-  const size_t at =
-      groups > 0 && pcre2_get_ovector_count(match.data) > 1 && bounds[2] != PCRE2_UNSET ? 2 : 0;
+std::string_view captured(std::string_view text, const Pcre2Match& match, uint32_t groups) {
+  const size_t* bounds = match.bounds();
+  const size_t at = groups > 0 && match.pairs() > 1 && bounds[2] != PCRE2_UNSET ? 2 : 0;
   return text.substr(bounds[at], bounds[at + 1] - bounds[at]);
 }
 
@@ -113,26 +83,24 @@ std::optional<size_t> Pattern::group(const std::string& name) const {
   return number > 0 ? std::optional(static_cast<size_t>(number)) : std::nullopt;
 }
 
-bool Pattern::matches(std::string_view text) const {
-  return run(*code_, text, 0, MatchData(code_->code));
-}
+bool Pattern::matches(std::string_view text) const { return run(*code_, text, 0, code_->match()); }
 
 std::optional<std::string_view> Pattern::find_last(std::string_view text) const {
-  const MatchData match(code_->code);
+  const Pcre2Match match = code_->match();
   std::optional<std::string_view> last;
   for (size_t start = 0; start <= text.size() && run(*code_, text, start, match);) {
     last = captured(text, match, code_->groups);
-    const size_t end = pcre2_get_ovector_pointer(match.data)[1];
+    const size_t end = match.bounds()[1];
     start = end > start ? end : start + 1;
   }
   return last;
 }
 
 std::vector<Pattern::Groups> Pattern::find_all(std::string_view text) const {
-  const MatchData match(code_->code);
+  const Pcre2Match match = code_->match();
   std::vector<Groups> all;
   for (size_t start = 0; start <= text.size() && run(*code_, text, start, match);) {
-    const size_t* bounds = pcre2_get_ovector_pointer(match.data);
+    const size_t* bounds = match.bounds();
     Groups groups(code_->groups + 1);
     for (size_t i = 0; i < groups.size(); ++i) {
       if (bounds[2 * i] != PCRE2_UNSET)

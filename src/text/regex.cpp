@@ -1,10 +1,8 @@
 #include "text/regex.hpp"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <array>
 
+#include "text/pcre2_match.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::text {
@@ -133,19 +131,7 @@ struct Regex::Code {
 };
 
 struct Regex::Cursor::State {
-  State() : data(pcre2_match_data_create(1, nullptr)), limits(pcre2_match_context_create(nullptr)) {
-    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory,
-             "no memory for a regular-expression match: give the job more memory");
-    pcre2_set_heap_limit(limits, pcre2_heap_kib);
-  }
-  ~State() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(limits);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  pcre2_match_data* data;
-  pcre2_match_context* limits;
+  Pcre2Match match{pcre2_match_data_create(1, nullptr)};
 };
 
 Regex::Cursor::Cursor() : state_(std::make_unique<State>()) {}
@@ -165,18 +151,13 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
 
 bool Regex::find(std::string_view text, size_t from, Cursor& cursor, size_t& start,
                  size_t& end) const {
-  const auto match = [&](uint32_t options) {
-    return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, cursor.state_->data, cursor.state_->limits);
-  };
-  int result = match(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT)
-    result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
+  const Pcre2Match& match = cursor.state_->match;
+  const int result = match.run(code_->code, text, from, PCRE2_NO_UTF_CHECK);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   VALIDATE(result >= 0, ExitCode::bad_data, code_->where, ": its pattern gives up on a text of ",
            text.size(), " bytes (", message_of(result),
            "): shorten the text, or use a tokenizer with another pattern");
-  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(cursor.state_->data);
+  const PCRE2_SIZE* offsets = match.bounds();
   start = offsets[0];
   end = offsets[1];
   return true;

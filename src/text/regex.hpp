@@ -8,9 +8,6 @@
 
 namespace trireme::text {
 
-// Memory of PCRE2's interpreter for one match; it alone would take 20 GB.
-inline constexpr uint32_t pcre2_heap_kib = 256 << 10;
-
 class Regex {
  public:
   // The matching position of one thread.
