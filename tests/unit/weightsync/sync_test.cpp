@@ -38,8 +38,8 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host, windows), name_of);
 
-// Two trainers and a replica of two on one node, or on two simulated ones: what the sources' windows
-// hold is copied from there, by both ways the same.
+// Two trainers and a replica of two on one node, or on two simulated ones: what the sources'
+// windows hold is copied from there, by both ways the same.
 TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
   if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
   const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 2);
