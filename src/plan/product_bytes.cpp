@@ -11,10 +11,10 @@
 namespace trireme::plan {
 namespace {
 
-// By the runs of docs/user/plan.md. Of matrix units a product's code is a quarter of others', and
-// what four times as many leave behind is as much.
-constexpr int64_t full_caches = int64_t{40} << 20, most_packed = int64_t{56} << 20,
-                  least_packed = int64_t{4} << 20;
+// By the runs of docs/user/plan.md. With matrix units a product adds an eighth of the code that it
+// adds elsewhere, and the first products add most.
+constexpr int64_t full_caches = int64_t{40} << 20, first_tile_products = int64_t{3} << 20,
+                  most_packed = int64_t{56} << 20, least_packed = int64_t{4} << 20;
 
 using Shapes = std::set<std::vector<int64_t>>;
 
@@ -38,7 +38,7 @@ int64_t passes(int64_t sequences, size_t ranks, int64_t longest, int64_t micro_b
 
 // Each adds a product at least.
 int64_t iterations_that_count(const Job& job) {
-  return std::min<int64_t>(job.length.iterations, 4 * base::cached_products);
+  return std::min<int64_t>(job.length.iterations, 8 * base::cached_products);
 }
 
 // Passes that train, and that only score, by their tokens.
@@ -147,8 +147,10 @@ int64_t product_code_bytes(const Job& job) {
   // Forward, and backward to the inputs and to the weights.
   const int64_t products = 3 * passes.trained * static_cast<int64_t>(trained.size()) +
                            passes.scored * static_cast<int64_t>(all.size());
-  const int64_t full = base::cached_products * (job.host_bf16 == HostBf16::tiles ? 4 : 1);
-  return full_caches * std::min(products, full) / full;
+  const bool tiles = job.host_bf16 == HostBf16::tiles;
+  const int64_t full = base::cached_products * (tiles ? 8 : 1);
+  const int64_t grown = full_caches * std::min(products, full) / full;
+  return tiles ? std::min(first_tile_products + grown, full_caches) : grown;
 }
 
 }  // namespace trireme::plan

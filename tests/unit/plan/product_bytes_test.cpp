@@ -57,9 +57,10 @@ TEST(ProductBytes, MatrixUnitsFillTheCachesMoreSlowly) {
   const auto code = [](const char* iterations) {
     return code_of(job_of({iterations}), config::Command::sft, 0, plan::HostBf16::tiles);
   };
-  EXPECT_EQ(code("run.iterations=3"), full_caches * 45 / 256);
-  EXPECT_EQ(code("run.iterations=17"), full_caches * 255 / 256);
-  EXPECT_EQ(code("run.iterations=18"), full_caches);
+  constexpr int64_t first = int64_t{3} << 20;
+  EXPECT_EQ(code("run.iterations=3"), first + full_caches * 45 / 512);
+  EXPECT_EQ(code("run.iterations=31"), first + full_caches * 465 / 512);
+  EXPECT_EQ(code("run.iterations=32"), full_caches);
   EXPECT_EQ(code("run.iterations=9000000000000"), full_caches);
 }
 
