@@ -43,18 +43,24 @@ void swiglu(const kernels::DeviceKernels& own, const at::Tensor& gate, const at:
   });
 }
 
-// q [M, H hd], k and v [M, K hd]; rotated [M, H, hd], keys and values [S, K, hd].
-void keep_rows(const kernels::DeviceKernels& own, const at::Tensor& q, const at::Tensor& k,
-               const at::Tensor& v, const at::Tensor& positions, const at::Tensor& slots,
-               const model::Rope& rope, const at::Tensor& rotated, const at::Tensor& keys,
-               const at::Tensor& values) {
-  with_type(q, [&]<class T>(T*) {
-    rows_of<T>(own).keep_rows({elements<T>(q), elements<T>(k), elements<T>(v), q.stride(0),
-                               k.stride(0), v.stride(0), positions.const_data_ptr<int64_t>(),
-                               slots.const_data_ptr<int64_t>(), rope.cos.const_data_ptr<float>(),
-                               rope.sin.const_data_ptr<float>(), mutable_elements<T>(rotated),
-                               mutable_elements<T>(keys), mutable_elements<T>(values), q.size(0),
-                               rotated.size(1), keys.size(1), rotated.size(2)});
+// Projections of a step's rows, and where they are in their sequences and in the cache.
+struct ProjectedRows {
+  const at::Tensor& q;                  // [M, H hd]
+  const at::Tensor &k, &v;              // [M, K hd]
+  const at::Tensor &positions, &slots;  // [M]
+};
+
+// Writes q rotated [M, H, hd], and k rotated and v into the cache.
+void keep_rows(const kernels::DeviceKernels& own, const ProjectedRows& rows,
+               const model::Rope& rope, const at::Tensor& rotated, const CacheLayer& cache) {
+  with_type(rows.q, [&]<class T>(T*) {
+    rows_of<T>(own).keep_rows(
+        {elements<T>(rows.q), elements<T>(rows.k), elements<T>(rows.v), rows.q.stride(0),
+         rows.k.stride(0), rows.v.stride(0), rows.positions.const_data_ptr<int64_t>(),
+         rows.slots.const_data_ptr<int64_t>(), rope.cos.const_data_ptr<float>(),
+         rope.sin.const_data_ptr<float>(), mutable_elements<T>(rotated),
+         mutable_elements<T>(cache.keys), mutable_elements<T>(cache.values), rows.q.size(0),
+         rotated.size(1), cache.keys.size(1), rotated.size(2)});
   });
 }
 
@@ -202,8 +208,8 @@ size_t FusedOperators::run(const model::Attend& o, size_t) {
     const at::Tensor rotated =
         at::empty({q.size(0), q.size(1) / o.head_dim, o.head_dim}, q.options());
     const at::Tensor cache = step_.cache.select(1, stage_->layer);
-    keep_rows(*kernels::device_kernels(), q, k, v, step_.rows.positions, step_.slots,
-              step_.ropes[of_q->table], rotated, cache.select(0, 0), cache.select(0, 1));
+    keep_rows(*kernels::device_kernels(), {q, k, v, step_.rows.positions, step_.slots},
+              step_.ropes[of_q->table], rotated, {cache.select(0, 0), cache.select(0, 1)});
     of_q = of_k = std::nullopt;
     const int64_t width = q.size(1);
     value(o.q) = value(o.k) = value(o.v) = at::Tensor();
@@ -276,7 +282,7 @@ std::string fused_operators_problem(at::Device device, const kernels::DeviceKern
   const at::Tensor rotated = at::full({rows, shape.heads, shape.head_dim}, NAN, q.options());
   const at::Tensor keys = at::full({slots, shape.kv_heads, shape.head_dim}, NAN, q.options());
   const at::Tensor values = at::full_like(keys, NAN);
-  keep_rows(own, q, k, v, positions, slot, rope, rotated, keys, values);
+  keep_rows(own, {q, k, v, positions, slot}, rope, rotated, {keys, values});
   const at::Tensor cos = rope.cos.index_select(0, positions).unsqueeze(1),
                    sin = rope.sin.index_select(0, positions).unsqueeze(1);
   const auto rotate = [&](const at::Tensor& y, int64_t its_heads) {

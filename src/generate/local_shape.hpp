@@ -1,6 +1,8 @@
 // The part of the model that one tensor-parallel rank holds.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 #include "trireme/generate/weights.hpp"
@@ -24,6 +26,11 @@ struct LocalShape {
   int64_t kv_dim() const { return kv_heads * head_dim; }
   int64_t group() const { return heads / kv_heads; }
   int64_t element_bytes() const { return static_cast<int64_t>(kernels::size_of(type)); }
+};
+
+// One layer of the cache: [S, K, hd] each, S slots.
+struct CacheLayer {
+  at::Tensor keys, values;
 };
 
 LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& weights);

@@ -30,33 +30,32 @@ void PagedQueries::put(Upload& upload) {
   page_piece_ = upload.put(pages_);
 }
 
-void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Tensor& q,
-                          double scale, const at::Tensor& keys, const at::Tensor& values,
-                          int64_t page_size, const at::Tensor& out, PagedScratch& scratch) const {
+void PagedQueries::attend(PagedKernel& kernel, const Upload& upload, const at::Tensor& q,
+                          double scale, const CacheLayer& layer, const at::Tensor& out) const {
   const int64_t heads = q.size(1), head_dim = q.size(2), chunks = std::ssize(chunks_);
-  if (!scratch.sums.defined()) {
-    scratch.sums = at::empty({chunks, heads, head_dim}, q.options().dtype(at::kFloat));
-    scratch.weights = at::empty({chunks, heads, 2}, scratch.sums.options());
+  if (!kernel.sums.defined()) {
+    kernel.sums = at::empty({chunks, heads, head_dim}, q.options().dtype(at::kFloat));
+    kernel.weights = at::empty({chunks, heads, 2}, kernel.sums.options());
   }
   kernels::PagedAttention a{};
   a.q = q.const_data_ptr();
-  a.keys = keys.const_data_ptr();
-  a.values = values.const_data_ptr();
+  a.keys = layer.keys.const_data_ptr();
+  a.values = layer.values.const_data_ptr();
   a.out = out.mutable_data_ptr();
   a.bf16 = q.scalar_type() == at::kBFloat16;
   a.heads = heads;
-  a.kv_heads = keys.size(1);
+  a.kv_heads = layer.keys.size(1);
   a.head_dim = head_dim;
-  a.page_size = page_size;
+  a.page_size = kernel.page_size;
   a.scale = static_cast<float>(scale);
   a.queries = std::ssize(queries_);
   a.chunks = chunks;
   a.query = upload.data<kernels::PagedQuery>(query_piece_);
   a.chunk = upload.data<kernels::PagedChunk>(chunk_piece_);
   a.pages = upload.data<int32_t>(page_piece_);
-  a.sums = scratch.sums.mutable_data_ptr<float>();
-  a.weights = scratch.weights.mutable_data_ptr<float>();
-  kernel(a);
+  a.sums = kernel.sums.mutable_data_ptr<float>();
+  a.weights = kernel.weights.mutable_data_ptr<float>();
+  kernel.run(a);
 }
 
 std::string paged_attention_problem(at::Device device, AttendPages kernel,
@@ -98,8 +97,8 @@ std::string paged_attention_problem(at::Device device, AttendPages kernel,
   const at::Tensor want = model::attend_gathered(q, keys.index_select(0, where),
                                                  values.index_select(0, where), scale, lengths);
   const at::Tensor got = at::full_like(q, NAN);
-  PagedScratch scratch;
-  queries.attend(kernel, upload, q, scale, keys, values, page_size, got, scratch);
+  PagedKernel paged{kernel, page_size};
+  queries.attend(paged, upload, q, scale, {keys, values}, got);
   const at::Tensor largest = got.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().to(at::kCPU);
   const double error = *largest.const_data_ptr<double>();
   if (error <= (type == at::kFloat ? 1e-4 : 3e-2)) return {};

@@ -17,10 +17,12 @@ namespace trireme::generate {
 
 using AttendPages = void (*)(const kernels::PagedAttention&);
 
-// Scratch memory of the kernel, the same in every layer: for calls in the order of one
-// stream.
-struct PagedScratch {
-  at::Tensor sums, weights;
+// The kernel, for pages of `page_size` slots. Its scratch memory is the same in every layer: for
+// calls in the order of one stream.
+struct PagedKernel {
+  AttendPages run;
+  int64_t page_size;
+  at::Tensor sums = {}, weights = {};
 };
 
 class PagedQueries {
@@ -37,11 +39,9 @@ class PagedQueries {
     return query_piece_ == other.query_piece_ && chunk_piece_ == other.chunk_piece_ &&
            page_piece_.first == other.page_piece_.first;
   }
-  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one
-  // layer, contiguous.
-  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, double scale,
-              const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
-              const at::Tensor& out, PagedScratch& scratch) const;
+  // Writes these rows of `out` [M, H, hd], as q and the layer contiguous.
+  void attend(PagedKernel& kernel, const Upload& upload, const at::Tensor& q, double scale,
+              const CacheLayer& layer, const at::Tensor& out) const;
 
  private:
   std::vector<kernels::PagedQuery> queries_;

@@ -38,7 +38,10 @@ bool attends_plainly(const model::ModelSpec& spec) {
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
   PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload)
-      : backend_(backend), indices_(indices), upload_(upload) {}
+      : backend_(backend),
+        indices_(indices),
+        upload_(upload),
+        kernel_{backend.attend_pages_, backend.page_size_} {}
 
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const model::Scores& scores, const model::PackedBatch&, int layer) override {
@@ -53,8 +56,8 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
     if (indices_.queries.empty()) return attend_gathered(q, scores, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
-    indices_.queries.attend(backend_.attend_pages_, upload_, from, scores.scale, cache.select(0, 0),
-                            cache.select(0, 1), backend_.page_size_, out, scratch_);
+    indices_.queries.attend(kernel_, upload_, from, scores.scale,
+                            {cache.select(0, 0), cache.select(0, 1)}, out);
     ++backend_.paged_attention_calls_;
     if (indices_.gathering.numel() > 0)
       out.index_copy_(0, indices_.gathering,
@@ -88,7 +91,7 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   TorchBackend& backend_;
   const StepIndices& indices_;
   const Upload& upload_;
-  PagedScratch scratch_;
+  PagedKernel kernel_;
 };
 
 // Sums take their place on a stream while this lives.
