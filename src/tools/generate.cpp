@@ -90,7 +90,7 @@ class GenerateTool {
     const auto special = learn::special_tokens_of(command_.reading.special_tokens);
     survey_ = survey_prompts(command_.input, tokenizer_, special, adapters_, spec_.shape, world_);
     feed_.emplace(command_.input, tokenizer_, special, adapters_, survey_.prompts,
-                  ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
+                  PromptFeed::Share{ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data)});
     open_output();
     if (answered_) return;
     threads_.use();

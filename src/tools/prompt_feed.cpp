@@ -43,7 +43,7 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
 std::optional<PromptFeed::Prompt> PromptFeed::next(const AnswerSet& done) {
   while (read_ < prompts_ && lines_.advance()) {
     const int64_t index = read_++;
-    if (index % replicas_ != replica_ || done.has_all(index)) continue;
+    if (!share_.has(index) || done.has_all(index)) continue;
     const data::InputRecord record = lines_.record();
     return Prompt{index, record.encode(tokenizer_, special_), adapters_.number_of(record)};
   }

@@ -35,17 +35,20 @@ PromptSurvey survey_prompts(const std::filesystem::path& file, const text::Token
 // turn, so texts do not depend on their number.
 class PromptFeed {
  public:
+  // Every so many-th prompt of a file, from the replica's own on.
+  struct Share {
+    int replica, replicas;
+    bool has(int64_t index) const { return index % replicas == replica; }
+  };
   // `tokenizer` and `adapters` must outlive it.
   PromptFeed(const std::filesystem::path& file, const text::Tokenizer& tokenizer,
-             text::SpecialTokens special, const AdapterList& adapters, int64_t prompts, int replica,
-             int replicas)
+             text::SpecialTokens special, const AdapterList& adapters, int64_t prompts, Share share)
       : lines_(file),
         tokenizer_(tokenizer),
         special_(special),
         adapters_(adapters),
         prompts_(prompts),
-        replica_(replica),
-        replicas_(replicas) {}
+        share_(share) {}
 
   struct Prompt {
     int64_t index = 0;
@@ -61,7 +64,7 @@ class PromptFeed {
   text::SpecialTokens special_;
   const AdapterList& adapters_;
   int64_t prompts_;
-  int replica_, replicas_;
+  Share share_;
   int64_t read_ = 0;
 };
 

@@ -112,7 +112,7 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
     EXPECT_EQ(done.wanted(), 11 * samples);
     for (int replica = 0; replica < replicas; ++replica) {
       PromptFeed feed(prompts, test::tokenizer(), text::SpecialTokens::once, no_adapters_, 11,
-                      replica, replicas);
+                      PromptFeed::Share{replica, replicas});
       for (int64_t index = replica; index < 11; index += replicas) {
         int64_t has = 0;
         for (int64_t sample = 0; sample < samples; ++sample) {
@@ -135,7 +135,7 @@ TEST_F(PromptFeeds, DealOutWhatLacksAnAnswer) {
 
 TEST_F(PromptFeeds, LinesBehindTheSurveyedOnesAreNotRead) {
   PromptFeed feed(file(lines({"a", "b"}) + "no JSON\n"), test::tokenizer(),
-                  text::SpecialTokens::once, no_adapters_, 2, 0, 1);
+                  text::SpecialTokens::once, no_adapters_, 2, PromptFeed::Share{0, 1});
   const AnswerSet none(2, 1);
   EXPECT_TRUE(feed.next(none));
   EXPECT_TRUE(feed.next(none));
