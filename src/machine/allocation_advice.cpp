@@ -40,16 +40,9 @@ plan::Phase phase_at(const std::string& where, const plan::Ledger& ledger, plan:
   return best;
 }
 
-plan::Job job_of(const PlannedJob& planned) {
-  return {planned.options,     planned.roles,           planned.node_of_rank, planned.models,
-          planned.machine,     planned.compute,         planned.command,      planned.keeps_caches,
-          planned.own_kernels, planned.process_started, planned.threads,      planned.host_bf16,
-          planned.length};
-}
-
 std::string advice(const PlannedJob& planned, const base::FailedAllocation& failure,
                    const std::string& where) {
-  plan::Job job = job_of(planned);
+  plan::Job job = planned.job();
   const plan::Place place = failure.device ? plan::Place::device : plan::Place::host;
   const plan::Ledger ledger = plan::memory_of_rank(job, planned.rank);
   const plan::Phase phase = phase_at(where, ledger, place);
@@ -72,10 +65,7 @@ std::string advice(const PlannedJob& planned, const base::FailedAllocation& fail
   } else {
     job.machine.host_bytes = static_cast<int64_t>(share * static_cast<double>(now.node_bytes));
   }
-  const auto cut = [&planned](int degree) {
-    return model::tensor_parallel_layout(planned.actor, degree);
-  };
-  const auto remedies = plan::nearest_fits(job, cut, 4);
+  const auto remedies = plan::nearest_fits(job, planned.cut(), 4);
   if (remedies.empty())
     out +=
         "\nno change of the deck needs a fifth less: use fewer ranks on a node, more nodes or a "
@@ -85,6 +75,15 @@ std::string advice(const PlannedJob& planned, const base::FailedAllocation& fail
 }
 
 }  // namespace
+
+plan::Job PlannedJob::job() const {
+  return {options,      roles,       node_of_rank,    models,  machine,   compute, command,
+          keeps_caches, own_kernels, process_started, threads, host_bf16, length};
+}
+
+plan::CutActor PlannedJob::cut() const {
+  return [this](int degree) { return model::tensor_parallel_layout(actor, degree); };
+}
 
 void advise_on_allocations(PlannedJob planned) {
   base::advise_on_allocations([kept = std::make_shared<const PlannedJob>(std::move(planned))](

@@ -6,6 +6,7 @@
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/plan/admission.hpp"
 #include "trireme/plan/job.hpp"
 
 namespace trireme::machine {
@@ -27,6 +28,9 @@ struct PlannedJob {
   plan::RunLength length;
   int rank;
   model::ModelSpec actor;
+
+  plan::Job job() const;  // refers to this
+  plan::CutActor cut() const;
 };
 
 // From now on a failed allocation of this process is told with the largest entries of this rank's

@@ -8,7 +8,6 @@
 #include <array>
 #include <functional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,13 +49,13 @@ Place measure(const comm::NodeTopology& topology, at::Device device) {
 
 uint64_t number_of(const std::string& pool) { return std::hash<std::string>{}(pool); }
 
-std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::string& where,
-                    const plan::CutActor& cut) {
+std::string refusal(const PlannedJob& planned, const plan::Pool& pool, const std::string& where) {
+  const plan::Job job = planned.job();
   std::string out = base::text(
       "this job needs more memory than there is (", where, "): ", plan::describe(pool),
       "\nlargest on rank ", pool.fullest, " (~: estimated):\n",
       plan::contributors(plan::memory_of_rank(job, pool.fullest), pool.place, pool.phase, 8));
-  const auto remedies = plan::nearest_fits(job, cut, 4);
+  const auto remedies = plan::nearest_fits(job, planned.cut(), 4);
   if (remedies.empty())
     out +=
         "\nno single change of the deck, and no pair of changes, makes it fit: use a smaller model "
@@ -97,72 +96,101 @@ void log_plan(const std::vector<plan::Pool>& pools) {
   }
 }
 
+// The same job on every rank, so that each knows the ledgers of all: memory of the rank with least
+// has, and the kernels that all agreed on (use_device()).
+PlannedJob planned_job(const config::Options& options, const Workload& work,
+                       const comm::Roles& roles, at::Device device, const Place& place) {
+  const comm::CommView& world = roles.world;
+  const bool cpu = device.is_cpu();
+  const auto places = world.all_gather(place.device_pool);
+  const auto sharers =
+      std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
+  PlannedJob out{
+      .options = options,
+      .roles = planned_roles(roles.map, world.size(), work.command),
+      .node_of_rank = roles.topology.node_of,
+      .models = job_models(options, work.command,
+                           shapes_of(options, work.command, work.actor.shape, work.critic)),
+      .machine = {.name = "this",
+                  .device_bytes = world.min(cpu ? 0 : place.device_free / sharers),
+                  .host_bytes = world.min(place.host_free)},
+      .compute = options.model.compute(),
+      .command = work.command,
+      .keeps_caches = false,
+      .own_kernels = kernels::device_kernels() != nullptr,
+      .process_started = true,
+      .threads = at::get_num_threads(),
+      .host_bf16 = host_bf16(device),
+      .length = work.length,
+      .rank = world.rank(),
+      .actor = work.actor};
+  // A generator on a GPU takes its pages whole.
+  if (cpu)
+    out.options.data.max_len = out.options.model.max_len =
+        std::min(options.max_len(), work.length.longest);
+  if (!cpu && kernels::device_product() == nullptr)
+    out.options.train.exact_products = false;  // disabled
+  return out;
+}
+
+// Collective over `world`.
+std::vector<plan::Pool> pools_of(const PlannedJob& planned, const Place& place,
+                                 const comm::CommView& world) {
+  plan::RankNeed mine = plan::need_of(plan::memory_of_rank(planned.job(), planned.rank));
+  mine.device_free = place.device_free;
+  mine.host_free = place.host_free;
+  mine.device_pool = number_of(place.device_pool);
+  mine.host_pool = number_of(place.host_pool);
+  return plan::pools_of(world.gather_values(mine));
+}
+
+// Throws on every rank, or warns, of a pool that the plan does not fit. Collective over `world`.
+void refuse(const PlannedJob& planned, const plan::Pool& pool, const Place& place,
+            const comm::CommView& world) {
+  const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool
+                                                                        : place.host_pool);
+  const std::string message =
+      refusal(planned, pool, names[static_cast<size_t>(pool.ranks.front())]);
+  VALIDATE(
+      planned.options.run.memory_check != config::MemoryCheck::refuse, ExitCode::configuration,
+      message,
+      "\nwhere the estimate is wrong: run.memory_check = \"warn\" goes on (docs/user/plan.md)");
+  if (world.rank() == 0) log::warning(message);
+}
+
 }  // namespace
 
 void MemoryCheck::admit(const config::Options& options, const Workload& work,
                         const comm::Roles& roles, at::Device device) {
-  const auto& [command, actor, critic, length] = work;
   const comm::CommView& world = roles.world;
-  const comm::NodeTopology& topology = roles.topology;
   const trace::Region region{"memory check"};
   world.barrier();  // devices are current, plugins started: memory that is free now is what the job
                     // can have
-  const Place place = measure(topology, device);
-  const auto places = world.all_gather(place.device_pool);
-  const auto sharers =
-      std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
+  const Place place = measure(roles.topology, device);
   device_free_ = device.is_cpu() ? 0 : place.device_free;
-  // The same job on every rank, so that each knows the ledgers of all: memory of the rank with
-  // least has, and the kernels that all agreed on (use_device()).
-  const plan::Machine machine{
-      .name = "this",
-      .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
-      .host_bytes = world.min(place.host_free)};
-  const plan::JobModels models =
-      job_models(options, command, shapes_of(options, command, actor.shape, critic));
-  const config::RoleMap map = planned_roles(roles.map, world.size(), command);
-  config::Options settled = options;
-  // A generator on a GPU takes its pages whole.
-  if (device.is_cpu())
-    settled.data.max_len = settled.model.max_len = std::min(options.max_len(), length.longest);
-  const bool own_kernels = kernels::device_kernels() != nullptr;
-  if (!device.is_cpu() && kernels::device_product() == nullptr)
-    settled.train.exact_products = false;  // put aside
-  plan::Job job{.options = settled,
-                .roles = map,
-                .node_of_rank = topology.node_of,
-                .models = models,
-                .machine = machine,
-                .compute = options.model.compute(),
-                .command = command,
-                .own_kernels = own_kernels,
-                .process_started = true,
-                .threads = at::get_num_threads(),
-                .host_bf16 = host_bf16(device),
-                .length = length};
-  const auto pools_with = [&](int64_t recompute) {
-    settled.train.recompute = recompute;
-    plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
-    std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
-    std::tie(mine.device_pool, mine.host_pool) =
-        std::tuple(number_of(place.device_pool), number_of(place.host_pool));
-    return plan::pools_of(world.gather_values(mine));
-  };
-  const int64_t layers = actor.shape.layers;
+  PlannedJob planned = planned_job(options, work, roles, device, place);
+  const int64_t layers = work.actor.shape.layers;
   if (options.train.keep_memory) {
-    recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, pools_with);
+    recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, [&](int64_t blocks) {
+      planned.options.train.recompute = blocks;
+      return pools_of(planned, place, world);
+    });
     if (world.rank() == 0)
       log::detail("memory: " + plan::describe_kept(layers - recompute_, layers));
   }
-  settled.train.recompute = recompute(options.train.recompute, layers);
-  const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
+  planned.options.train.recompute = recompute(options.train.recompute, layers);
+  const plan::CachesBesideTraining caches = plan::caches_beside_training(planned.job());
   if (world.rank() == 0 && caches.bytes > 0) log::detail("memory: " + plan::describe(caches));
-  job.keeps_caches = keeps_caches_ = caches.stay;
-  const auto pools = pools_with(settled.train.recompute);
-  const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(),
-                         command, job.keeps_caches, own_kernels, job.process_started, job.threads,
-                         job.host_bf16, length, world.rank(), actor});
+  planned.keeps_caches = keeps_caches_ = caches.stay;
+  const auto pools = pools_of(planned, place, world);
+  expect(plan::memory_of_rank(planned.job(), world.rank()), world);
+  advise_on_allocations(planned);
+  if (world.rank() == 0) log_plan(pools);
+  if (const int worst = plan::worst_pool(pools); worst >= 0)
+    refuse(planned, pools[static_cast<size_t>(worst)], place, world);
+}
+
+void MemoryCheck::expect(const plan::Ledger& ledger, const comm::CommView& world) {
   const int64_t planned = trace::host_memory().resident + ledger.resident_peak();
   base::set_resident_goal(planned);
   planned_host_ = world.max(planned);
@@ -171,23 +199,6 @@ void MemoryCheck::admit(const config::Options& options, const Workload& work,
     planned_kinds_[static_cast<size_t>(kind)] =
         world.max(ledger.peak(plan::Place::device, static_cast<plan::Kind>(kind)));
   }
-
-  const int worst = plan::worst_pool(pools);
-  if (world.rank() == 0) log_plan(pools);
-  if (worst < 0) return;
-  const plan::Pool& pool = pools[static_cast<size_t>(worst)];
-  const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool
-                                                                        : place.host_pool);
-  const auto cut = [&work](int degree) {
-    return model::tensor_parallel_layout(work.actor, degree);
-  };
-  const std::string message =
-      refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
-  const bool refuses = options.run.memory_check == config::MemoryCheck::refuse;
-  VALIDATE(
-      !refuses, ExitCode::configuration, message,
-      "\nwhere the estimate is wrong: run.memory_check = \"warn\" goes on (docs/user/plan.md)");
-  if (world.rank() == 0) log::warning(message);
 }
 
 std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,

@@ -55,6 +55,9 @@ class MemoryCheck {
   static std::string compare(const std::map<std::string, int64_t>& figures);
 
  private:
+  // Keeps what figures() says of this rank's plan. Collective.
+  void expect(const plan::Ledger& ledger, const comm::CommView& world);
+
   int64_t recompute_ = -1;  // blocks; -1: was not chosen
   bool keeps_caches_ = false;
   int64_t planned_host_ = 0, planned_device_ = 0;          // of the rank that has most
