@@ -11,7 +11,7 @@ namespace trireme::comm {
 // By rank, what NCCL tells machines apart by. Collective.
 std::vector<std::string> hosts_of(const CommView& comm);
 
-// What measure_device_links() finds without the time of a sum. Collective.
+// As measure_device_links(), without the time of a sum. Collective.
 DeviceLinks find_nccl_links(const CommView& comm, const std::vector<std::string>& hosts);
 
 // measure_device_links() where no two ranks share a device.

@@ -31,7 +31,7 @@ class FusedOperators {
     const at::Tensor& cache;    // [2, L, S, K, hd]: keys, values
     model::Strategy& strategy;  // sums over ranks, rows of the vocabulary
     std::function<at::Tensor(const at::Tensor& q, const model::Scores& scores, int layer)>
-        attend;                   // rotated q [M, H, hd], to what the cache has; [M, H, hd]
+        attend;                   // rotated q [M, H, hd], over the cached keys; [M, H, hd]
     const ProductWindow& window;  // for products that are summed over ranks
   };
   FusedOperators(const model::ModelSpec& spec, const GeneratorWeights& weights, const Step& step)

@@ -67,8 +67,8 @@ class TensorSampler {
 // Where the cuts are for TensorSampler.
 std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t head);
 
-// What draws on a device by these kernels give otherwise than the host's, on artificial logits;
-// empty: nothing.
+// A difference between draws by these kernels on a device and the host's, on artificial logits;
+// empty: none.
 std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels);
 
 }  // namespace trireme::generate

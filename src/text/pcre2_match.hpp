@@ -31,7 +31,7 @@ class Pcre2Match {
   Pcre2Match(const Pcre2Match&) = delete;
   Pcre2Match& operator=(const Pcre2Match&) = delete;
 
-  // What pcre2_match() returns, from byte `start` on. The stack of the JIT's code is full after
+  // The result of pcre2_match(), from byte `start` on. The stack of the JIT's code is full after
   // some thousand rounds of a group, which the interpreter keeps on the heap.
   int run(const pcre2_code* code, std::string_view text, size_t start, uint32_t options) const {
     const auto attempt = [&](uint32_t way) {

@@ -12,7 +12,7 @@ struct Ragged {
   int64_t sequences;          // B
 };
 
-// What a critic and rewards say of the columns.
+// Values of a critic and rewards, by the columns.
 struct ValuedColumns {
   const float* values;   // [T]
   const float* rewards;  // [T]
